@@ -1,0 +1,60 @@
+"""Flower ClientApp: unpack a message, hand it to the method's trainer, pack the reply."""
+
+from functools import lru_cache
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedadb_app import messages
+from fedadb_app.config import RunConfig
+from fedadb_app.data import local_data
+from fedadb_app.data.sources import open_dataset
+from fedadb_app.errors import DataError
+from fedadb_app.local_training import LocalTask, choose_device
+from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
+from strategies import METHODS, read_run_config
+
+app = ClientApp()
+
+
+@app.query()
+def identify(message: Message, context: Context) -> Message:
+    """Say which partition this node holds."""
+    return messages.identity_reply(message, context)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the received model on this client's samples."""
+    config, method, params = read_run_config(context.run_config)
+    claim = messages.partition_claim(context)
+    if claim is None:
+        raise DataError(
+            "this SuperNode has no data: start it with "
+            "--node-config 'partition-id=0 num-partitions=3' (its part of dataset="
+            f'"{config.dataset}")'
+        )
+    device = choose_device(config.device)
+    data = local_data(config, claim.partition_id, claim.num_partitions, device)
+    global_model, instruction = messages.read_train(message)
+    model = _worker_model(config).to(device)
+    model.load_state_dict(global_model)
+    task = LocalTask(
+        client=claim.partition_id,
+        server_round=instruction.server_round,
+        num_rounds=instruction.num_rounds,
+        learning_rate=instruction.learning_rate,
+        config=config,
+        data=data,
+        attachments=instruction.attachments,
+    )
+    metrics = method.trainer(model, task, params).train()
+    return messages.train_reply(message, model.state_dict(), len(data), metrics)
+
+
+@lru_cache(maxsize=1)
+def _worker_model(config: RunConfig) -> ImageClassifier:
+    """Build the model once a process; every message loads its own weights into it."""
+    dataset = open_dataset(config.dataset, config.data_dir)
+    spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+    return build_classifier(spec, config.seed, METHODS[config.strategy].heads)

@@ -1,0 +1,55 @@
+"""Pure functions on state dicts that server updates are made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fedadb_app.models import StateDict
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """One client's usable reply.
+
+    Attributes
+    ----------
+    client : int
+        Its identity.
+    arrays : StateDict
+        Its model after local training.
+    num_examples : int
+        n_k.
+    metrics : dict[str, float]
+        ``train-loss`` and the method's own scalars.
+    """
+
+    client: int
+    arrays: StateDict
+    num_examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def sample_weights(updates: Sequence[ClientUpdate]) -> list[float]:
+    """Return p_k = n_k / sum_j n_j over the round's participants (equation 1)."""
+    total = sum(update.num_examples for update in updates)
+    return [update.num_examples / total for update in updates]
+
+
+def weighted_mean(models: Sequence[StateDict], weights: Sequence[float]) -> StateDict:
+    """Return sum_k w_k * model_k, added up in float64 in the order given.
+
+    Integer tensors (BatchNorm's step counters) are averaged and rounded.
+    """
+    mean: StateDict = {}
+    for name, first in models[0].items():
+        total = torch.zeros(first.shape, dtype=torch.float64)
+        for model, weight in zip(models, weights, strict=True):
+            total.add_(model[name].double(), alpha=weight)
+        mean[name] = (total if first.is_floating_point() else total.round()).to(first.dtype)
+    return mean
+
+
+def all_finite(model: StateDict) -> bool:
+    """Whether no tensor holds an infinity or a not-a-number."""
+    return all(bool(torch.isfinite(t).all()) for t in model.values())

@@ -1,0 +1,116 @@
+"""From memory-mapped uint8 arrays to normalised batches on a device.
+
+Whole-tensor batches by index: no DataLoader, no worker processes, one copy per batch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+PIXEL_MEAN, PIXEL_STD = 0.5, 0.5
+"""Normalisation of a pixel in [0, 1], per channel (BASELINES.md 11.4: MedMNIST uses 0.5/0.5)."""
+
+VALID_RANGE = ((0.0 - PIXEL_MEAN) / PIXEL_STD, (1.0 - PIXEL_MEAN) / PIXEL_STD)
+"""The image of [0, 1] under the normalisation: where a valid model input lies."""
+
+
+def normalise(pixels: Tensor, device: torch.device) -> Tensor:
+    """Turn uint8 pixels into float32 model input, ((p / 255) - mean) / std."""
+    scale, shift = 1 / (255 * PIXEL_STD), -PIXEL_MEAN / PIXEL_STD
+    return pixels.to(device, torch.float32).mul_(scale).add_(shift)
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """The samples one client holds.
+
+    Attributes
+    ----------
+    images : torch.Tensor
+        uint8, ``(N, channels, height, width)``: the machine's shared memory map, all clients' rows.
+    positions : torch.Tensor
+        int64, ``(n_k,)``: which rows are this client's.
+    labels : torch.Tensor
+        int64, ``(n_k,)``, on the device.
+    num_classes : int
+        C, of the whole federation.
+    device : torch.device
+        Where batches are wanted.
+    flip : bool
+        Whether batches are augmented by random horizontal flips.
+    """
+
+    images: Tensor
+    positions: Tensor
+    labels: Tensor
+    num_classes: int
+    device: torch.device
+    flip: bool = False
+
+    @classmethod
+    def from_arrays(
+        cls,
+        images: npt.NDArray[np.uint8],
+        labels: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        num_classes: int,
+        device: torch.device,
+        flip: bool = False,
+    ) -> "LocalData":
+        """Take the rows `positions` of whole-machine arrays, without copying an image."""
+        return cls(
+            torch.from_numpy(images),
+            torch.from_numpy(positions),
+            torch.from_numpy(labels[positions]).to(device),
+            num_classes,
+            device,
+            flip,
+        )
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @cached_property
+    def class_counts(self) -> Tensor:
+        """n_{k,c}: samples of each class, int64 ``(C,)``."""
+        return torch.bincount(self.labels, minlength=self.num_classes)
+
+    def load(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the normalised images at `indices` (positions within this client)."""
+        images = normalise(self.images[self.positions[indices]], self.device)
+        if self.flip:
+            flipped = torch.rand(len(indices), generator=generator) < 0.5
+            images[flipped] = images[flipped].flip(-1)
+        return images
+
+    def epoch(self, batch_size: int, generator: torch.Generator) -> Iterator["Batch"]:
+        """Yield one shuffled pass over the samples; the last, smaller batch is kept."""
+        for indices in torch.randperm(len(self), generator=generator).split(batch_size):
+            yield Batch(self, indices, generator)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some of a client's samples; their pixels are read when first asked for."""
+
+    data: LocalData
+    indices: Tensor
+    generator: torch.Generator
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @cached_property
+    def images(self) -> Tensor:
+        """Normalised float32 images, ``(B, channels, height, width)``."""
+        return self.data.load(self.indices, self.generator)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """Labels, int64 ``(B,)``."""
+        return self.data.labels[self.indices.to(self.data.labels.device)]

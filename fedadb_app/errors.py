@@ -1,0 +1,21 @@
+"""Errors that end a run or a command with one sentence for the person who started it."""
+
+
+class FedADBError(Exception):
+    """A run cannot go on; the message says which value, where, and what is allowed."""
+
+
+class ConfigError(FedADBError):
+    """A value of the run configuration is unknown, of the wrong type or out of range."""
+
+
+class DataError(FedADBError):
+    """A data set is missing, damaged, or cannot feed the requested clients."""
+
+
+class NodeError(FedADBError):
+    """Too few SuperNodes are connected, or two of them claim one identity."""
+
+
+class TrainingError(FedADBError):
+    """A round or an anchor generation gave no usable result."""

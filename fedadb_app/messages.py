@@ -1,0 +1,216 @@
+"""The wire: what a message holds. Only this module knows record keys.
+
+A train message holds ``arrays`` (the model, one ArrayRecord, so that Flower's privacy mods stay
+usable), ``config`` (round, rounds, learning rate) and one ConfigRecord for each attachment of the
+method, with its tensors as safetensors bytes. A reply holds ``arrays`` and ``metrics``. Nothing
+that describes a client's labels leaves the client.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from safetensors.torch import load, save
+
+from fedadb_app.aggregation import ClientUpdate, all_finite
+from fedadb_app.local_training import Attachment
+from fedadb_app.models import StateDict
+
+_ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity"
+_TENSORS = "tensors"
+_PARTITION_ID, _NUM_PARTITIONS = "partition-id", "num-partitions"
+_ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
+_NUM_EXAMPLES = "num-examples"
+
+MOST_EXAMPLES = 10**9
+"""A client that claims more samples than this is not believed."""
+
+
+class UnusableReplyError(Exception):
+    """A reply cannot be used; the message is the reason, for the log."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What a client is told in a round, beside the model's arrays."""
+
+    server_round: int
+    num_rounds: int
+    learning_rate: float
+    attachments: Mapping[str, Attachment]
+
+
+@dataclass(frozen=True)
+class PartitionClaim:
+    """Which part of a public data set a node holds: part `partition_id` of `num_partitions`."""
+
+    partition_id: int
+    num_partitions: int
+
+
+def partition_claim(context: Context) -> PartitionClaim | None:
+    """Read a node's claim from its ``--node-config`` (the simulation sets it itself)."""
+    config = context.node_config
+    if _PARTITION_ID not in config or _NUM_PARTITIONS not in config:
+        return None
+    return PartitionClaim(int(config[_PARTITION_ID]), int(config[_NUM_PARTITIONS]))
+
+
+# --- who are you ----------------------------------------------------------------------------
+
+
+def identity_query(node_id: int) -> Message:
+    """Ask a node which partition it holds."""
+    return Message(RecordDict(), dst_node_id=node_id, message_type="query")
+
+
+def identity_reply(message: Message, context: Context) -> Message:
+    """Answer `identity_query`; a node with its own data has no partition."""
+    claim = partition_claim(context)
+    record = ConfigRecord()
+    if claim is not None:
+        record = ConfigRecord(
+            {_PARTITION_ID: claim.partition_id, _NUM_PARTITIONS: claim.num_partitions}
+        )
+    return Message(RecordDict({_IDENTITY: record}), reply_to=message)
+
+
+def read_identity(reply: Message) -> PartitionClaim | None:
+    """Read a node's answer.
+
+    Raises
+    ------
+    UnusableReplyError
+        If the node answered with an error.
+    """
+    if reply.has_error():
+        raise UnusableReplyError(reply.error.reason)
+    record = reply.content.config_records[_IDENTITY]
+    if not record:
+        return None
+    return PartitionClaim(int(record[_PARTITION_ID]), int(record[_NUM_PARTITIONS]))  # type: ignore[arg-type]
+
+
+# --- train ----------------------------------------------------------------------------------
+
+
+def train_content(arrays: ArrayRecord, instruction: Instruction) -> RecordDict:
+    """Pack what all participants of a round receive."""
+    content = RecordDict(
+        {
+            _ARRAYS: arrays,
+            _CONFIG: ConfigRecord(
+                {
+                    _ROUND: instruction.server_round,
+                    _ROUNDS: instruction.num_rounds,
+                    _LEARNING_RATE: instruction.learning_rate,
+                }
+            ),
+        }
+    )
+    for name, attachment in instruction.attachments.items():
+        tensors = {key: t.detach().cpu().contiguous() for key, t in attachment.tensors.items()}
+        content[name] = ConfigRecord({_TENSORS: save(tensors), **attachment.scalars})
+    return content
+
+
+def train_message(content: RecordDict, node_id: int) -> Message:
+    """Address a round's content to one node."""
+    return Message(content, dst_node_id=node_id, message_type="train")
+
+
+def read_train(message: Message) -> tuple[StateDict, Instruction]:
+    """Unpack a train message on the client."""
+    content = message.content
+    config = content.config_records[_CONFIG]
+    attachments = {}
+    for name, record in content.config_records.items():
+        if name == _CONFIG:
+            continue
+        scalars = {key: float(v) for key, v in record.items() if key != _TENSORS}  # type: ignore[arg-type]
+        attachments[name] = Attachment(load(record[_TENSORS]), scalars)
+    instruction = Instruction(
+        server_round=int(config[_ROUND]),  # type: ignore[arg-type]
+        num_rounds=int(config[_ROUNDS]),  # type: ignore[arg-type]
+        learning_rate=float(config[_LEARNING_RATE]),  # type: ignore[arg-type]
+        attachments=attachments,
+    )
+    return to_state_dict(content.array_records[_ARRAYS]), instruction
+
+
+def train_reply(
+    message: Message, model: StateDict, num_examples: int, metrics: Mapping[str, float]
+) -> Message:
+    """Pack a client's trained model."""
+    content = RecordDict(
+        {
+            _ARRAYS: to_arrays(model),
+            _METRICS: MetricRecord({_NUM_EXAMPLES: num_examples, **metrics}),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def read_train_reply(reply: Message, client: int, expected: StateDict) -> ClientUpdate:
+    """Unpack and check a client's reply on the server.
+
+    Raises
+    ------
+    UnusableReplyError
+        If it is an error, lacks something, has other tensors than the global model, holds a
+        value that is not finite, or claims an impossible number of samples.
+    """
+    if reply.has_error():
+        raise UnusableReplyError(reply.error.reason)
+    content = reply.content
+    if _ARRAYS not in content.array_records or _METRICS not in content.metric_records:
+        raise UnusableReplyError("the reply holds no model or no metrics")
+    metrics = dict(content.metric_records[_METRICS])
+    num_examples = metrics.pop(_NUM_EXAMPLES, None)
+    if not isinstance(num_examples, int) or not 1 <= num_examples <= MOST_EXAMPLES:
+        raise UnusableReplyError(
+            f"num-examples={num_examples}: expected a whole number from 1 to {MOST_EXAMPLES}"
+        )
+    scalars = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
+    model = to_state_dict(content.array_records[_ARRAYS])
+    if model.keys() != expected.keys():
+        odd = sorted(model.keys() ^ expected.keys())
+        raise UnusableReplyError(f"its model's tensors are not the global model's: {odd[:3]}")
+    for name, tensor in model.items():
+        if tensor.shape != expected[name].shape:
+            raise UnusableReplyError(
+                f"tensor {name} has shape {tuple(tensor.shape)}, "
+                f"expected {tuple(expected[name].shape)}"
+            )
+    if not all_finite(model):
+        raise UnusableReplyError("its model holds values that are not finite")
+    if not all(math.isfinite(v) for v in scalars.values()):
+        raise UnusableReplyError(f"its metrics are not finite: {scalars}")
+    return ClientUpdate(client, model, num_examples, scalars)
+
+
+# --- arrays ---------------------------------------------------------------------------------
+
+
+def to_arrays(model: StateDict) -> ArrayRecord:
+    """Pack tensors for the wire, on the CPU."""
+    return ArrayRecord({name: tensor.detach().cpu() for name, tensor in model.items()})
+
+
+def to_state_dict(arrays: ArrayRecord) -> StateDict:
+    """Unpack tensors from the wire."""
+    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Return the size of a message's payload: array data and byte strings."""
+    arrays = sum(len(a.data) for record in content.array_records.values() for a in record.values())
+    blobs = sum(
+        len(value)
+        for record in content.config_records.values()
+        for value in record.values()
+        if isinstance(value, bytes)
+    )
+    return arrays + blobs

@@ -1,0 +1,121 @@
+"""Image classifiers, each a feature extractor and one or more heads.
+
+`build_classifier` is the only way to make one: it draws the weights from the run's seed in a fixed
+order (extractor, then heads), so every method of one seed starts from the same extractor and the
+same first head, however many heads it adds.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedadb_app.models.cnn import cnn_features
+from fedadb_app.models.lenet import lenet_features
+from fedadb_app.models.norm import NormPolicy
+from fedadb_app.models.resnet import resnet18_features
+from fedadb_app.randomness import torch_generator
+
+StateDict = dict[str, Tensor]
+
+FEATURE_EXTRACTORS: Mapping[str, Callable[[tuple[int, int, int], NormPolicy], nn.Module]] = {
+    "lenet": lenet_features,
+    "cnn": cnn_features,
+    "resnet18": resnet18_features,
+}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What determines an architecture.
+
+    Attributes
+    ----------
+    name : str
+        ``lenet``, ``cnn``, ``resnet18``, or ``auto``: the paper's rule (section 5.1), LeNet for
+        one channel and ResNet-18 otherwise.
+    norm : {"batch", "batch-local", "group"}
+        Normalisation layers; of no effect on ``lenet`` and ``cnn``, which have none.
+    image_shape : tuple[int, int, int]
+        Channels, height, width.
+    num_classes : int
+        C.
+    """
+
+    name: str
+    norm: NormPolicy
+    image_shape: tuple[int, int, int]
+    num_classes: int
+
+    @property
+    def architecture(self) -> str:
+        """The extractor's name, with ``auto`` resolved."""
+        if self.name != "auto":
+            return self.name
+        return "lenet" if self.image_shape[0] == 1 else "resnet18"
+
+
+HeadBuilder = Callable[[int, int], Mapping[str, nn.Module]]
+"""(feature size d, classes C) -> the heads by name; the first is the one evaluated."""
+
+
+def single_head(feature_size: int, num_classes: int) -> Mapping[str, nn.Module]:
+    """Return the usual single linear classifier."""
+    return {"head": nn.Linear(feature_size, num_classes)}
+
+
+class ImageClassifier(nn.Module):
+    """A feature extractor phi and heads psi on top of it.
+
+    Attributes
+    ----------
+    features : nn.Module
+        ``(B, channels, height, width)`` -> ``(B, d)``.
+    heads : nn.ModuleDict
+        Each ``(B, d)`` -> logits ``(B, C)``.
+    """
+
+    def __init__(self, features: nn.Module, heads: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.features = features
+        self.heads = nn.ModuleDict(heads)
+        self.evaluated_head = next(iter(heads))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of the evaluated head, ``(B, C)``."""
+        logits: Tensor = self.heads[self.evaluated_head](self.features(images))
+        return logits
+
+    def has_batch_statistics(self) -> bool:
+        """Whether a sample's output in training depends on the rest of its batch."""
+        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.modules())
+
+    def parameter_names(self) -> frozenset[str]:
+        """Names of the trained tensors; the rest of the state are buffers."""
+        return frozenset(name for name, _ in self.named_parameters())
+
+
+def build_classifier(
+    spec: ModelSpec, seed: int, build_heads: HeadBuilder = single_head
+) -> ImageClassifier:
+    """Build a model with PyTorch's default initialisation, drawn from (seed, "weights").
+
+    Raises
+    ------
+    KeyError
+        If the architecture is unknown (the run configuration has checked it before).
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_generator(seed, "weights").initial_seed())
+        features = FEATURE_EXTRACTORS[spec.architecture](spec.image_shape, spec.norm)
+        return ImageClassifier(features, build_heads(feature_size(features, spec), spec.num_classes))
+
+
+def feature_size(features: nn.Module, spec: ModelSpec) -> int:
+    """Return d, found by passing one blank image through the extractor."""
+    was_training = features.training
+    with torch.no_grad():
+        size = int(features.eval()(torch.zeros(1, *spec.image_shape)).shape[1])
+    features.train(was_training)
+    return size

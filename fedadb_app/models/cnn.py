@@ -1,0 +1,22 @@
+"""The lineage's two-convolution network (BASELINES.md 11.2, choice iv)."""
+
+from torch import nn
+
+from fedadb_app.models.norm import NormPolicy
+
+
+def cnn_features(image_shape: tuple[int, int, int], norm: NormPolicy) -> nn.Module:
+    """Return two padded 5x5 convolutions (32 and 64 maps) and 512 features."""
+    del norm  # this network has no normalisation layer
+    channels, height, width = image_shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+    )

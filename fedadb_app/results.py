@@ -1,0 +1,237 @@
+"""A run's folder: written as the run goes, complete up to the last finished round."""
+
+import csv
+import json
+import math
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import tomli_w
+from safetensors.torch import save_file
+
+from fedadb_app.config import RunConfig, Scalar
+from fedadb_app.data.partition import Partition
+from fedadb_app.data.sources import ImageDataset
+from fedadb_app.errors import ConfigError
+from fedadb_app.local_training import Attachment
+from fedadb_app.models import StateDict
+
+BEST_ROUNDS, LAST_ROUNDS = 5, 50
+_PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
+
+Status = Literal["running", "completed", "failed", "stopped"]
+
+
+@dataclass
+class RoundRecord:
+    """One row of ``rounds.csv``; accuracy in percent, sizes in bytes, times in seconds."""
+
+    round: int
+    accuracy: float = math.nan
+    loss: float = math.nan
+    learning_rate: float = math.nan
+    anchor_quality: float = math.nan
+    clients: int = 0
+    failures: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds_anchors: float = 0.0
+    seconds_train: float = 0.0
+    seconds_aggregate: float = 0.0
+    seconds_evaluate: float = 0.0
+    class_accuracy: Sequence[float] = field(default=(), repr=False)
+
+    def row(self) -> list[str]:
+        """Return the cells as text; an unknown value is an empty cell."""
+        return [_cell(f.name, getattr(self, f.name)) for f in fields(self)[:-1]]
+
+    @classmethod
+    def header(cls) -> list[str]:
+        """Return the column names."""
+        return [f.name for f in fields(cls)[:-1]]
+
+
+def _cell(column: str, value: float) -> str:
+    if isinstance(value, int):
+        return str(value)
+    if math.isnan(value):
+        return ""
+    if column == "accuracy":
+        return f"{value:.2f}"
+    return f"{value:.3f}" if column.startswith("seconds") else f"{value:.6g}"
+
+
+class RunFolder:
+    """The folder ``<output-dir>/<run-name>/`` of one run, open from its start to its end.
+
+    As a context manager it writes ``summary.json`` on the way out whatever happens: `completed`,
+    `failed` after an exception, `stopped` after an interruption.
+    """
+
+    def __init__(self, path: Path, identifying: Mapping[str, Any]) -> None:
+        self.path = path
+        self._identifying = dict(identifying)
+        self._started = time.time()
+        self._accuracies: list[float] = []
+        self._last_round = 0
+
+    @classmethod
+    def create(cls, config: RunConfig, run_id: int) -> Self:
+        """Make the folder of a new run.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be written to, or the run's name already holds a run.
+        """
+        base = Path(config.output_dir or "~/fedadb-runs").expanduser()
+        name = config.run_name or (
+            f"{config.strategy}-{Path(config.dataset).stem}-seed{config.seed}-"
+            f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id % 10**6:06d}"
+        )
+        path = base / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise ConfigError(
+                    f'run-name="{name}": {path} already holds a run; choose another name or '
+                    f"remove that folder"
+                )
+            (path / "rounds.csv").write_text(",".join(RoundRecord.header()) + "\n")
+        except OSError as error:
+            raise ConfigError(
+                f'output-dir="{base}" cannot be written to ({error.strerror}); '
+                f"set output-dir to a folder that this user may write"
+            ) from error
+        identifying = {
+            "strategy": config.strategy,
+            "dataset": config.dataset,
+            "alpha": config.alpha,
+            "seed": config.seed,
+        }
+        return cls(path, identifying)
+
+    def __enter__(self) -> Self:
+        self.write_summary("running")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.write_summary("completed")
+        elif issubclass(kind, Exception):
+            self.write_summary("failed", str(error))
+        else:
+            self.write_summary("stopped")
+
+    def write_config(self, config: RunConfig, own: Mapping[str, Scalar]) -> None:
+        """Write every effective value and the versions it ran with."""
+        shared = config.model_dump(by_alias=True)
+        tables = {**shared, config.strategy: dict(own), "packages": _versions()}
+        (self.path / "config.toml").write_bytes(tomli_w.dumps(tables).encode())
+
+    def write_partition(
+        self, partition: Partition, config: RunConfig, dataset: ImageDataset
+    ) -> None:
+        """Write who holds what: a row a client, the rule, the seed and the assignment's hash."""
+        labels, classes = dataset.train_labels, dataset.num_classes
+        self._identifying["clients"] = len(partition.indices)
+        manifest = {
+            "rule": config.partition,
+            "alpha": config.alpha,
+            "seed": config.seed,
+            "hash": partition.hash,
+            "draws": partition.draws,
+            "moved": partition.moved,
+            "classes": list(dataset.class_names),
+            "clients": [
+                {
+                    "size": len(part),
+                    "class_counts": np.bincount(labels[part], minlength=classes).tolist(),
+                }
+                for part in partition.indices
+            ],
+        }
+        self._write_json("partition.json", manifest)
+
+    def add_round(self, record: RoundRecord, class_names: Sequence[str]) -> None:
+        """Append a finished round and flush it to disk."""
+        self._append("rounds.csv", record.row())
+        self._last_round = record.round
+        if record.class_accuracy:
+            if not (self.path / "class_accuracy.csv").exists():
+                self._append("class_accuracy.csv", ["round", *class_names])
+            cells = [_cell("accuracy", a) for a in record.class_accuracy]
+            self._append("class_accuracy.csv", [str(record.round), *cells])
+            self._accuracies.append(float(_cell("accuracy", record.accuracy)))
+        self.write_summary("running")
+
+    def write_tensors(self, name: str, content: Attachment) -> None:
+        """Write ``<name>.safetensors``; numbers go into its metadata."""
+        tensors = {key: t.detach().cpu().contiguous() for key, t in content.tensors.items()}
+        metadata = {key: repr(value) for key, value in content.scalars.items()}
+        save_file(tensors, self.path / f"{name}.safetensors", metadata=metadata)
+
+    def write_model(self, model: StateDict) -> None:
+        """Write ``model.safetensors``, the global model."""
+        self.write_tensors("model", Attachment(model))
+
+    def write_summary(self, status: Status, reason: str = "") -> None:
+        """Write the run's standing; `reason` says why it failed."""
+        self._write_json(
+            "summary.json",
+            {
+                "status": status,
+                **({"reason": reason} if reason else {}),
+                "rounds": self._last_round,
+                **accuracy_summary(self._accuracies),
+                "seconds": round(time.time() - self._started, 3),
+                **self._identifying,
+            },
+        )
+
+    def _append(self, name: str, row: Sequence[str]) -> None:
+        with (self.path / name).open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerow(row)
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        temporary = self.path / f"{name}.tmp"
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+        temporary.replace(self.path / name)
+
+
+def accuracy_summary(accuracies: Sequence[float]) -> dict[str, float | None]:
+    """Return the final accuracy, the mean of the five best rounds and of the last fifty (percent).
+
+    With fewer evaluated rounds the means are over what there is; with none they are None.
+    """
+    if not accuracies:
+        return {"final_accuracy": None, "best5_accuracy": None, "last50_accuracy": None}
+    best = sorted(accuracies)[-BEST_ROUNDS:]
+    last = accuracies[-LAST_ROUNDS:]
+    return {
+        "final_accuracy": accuracies[-1],
+        "best5_accuracy": round(sum(best) / len(best), 2),
+        "last50_accuracy": round(sum(last) / len(last), 2),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # an app that runs from its FAB need not be installed
+            continue
+    return found

@@ -1,0 +1,60 @@
+"""Flower ServerApp: configuration, data and model, then the method's rounds, then the results."""
+
+import logging
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedadb_app import messages
+from fedadb_app.data import partition_of
+from fedadb_app.data.sources import open_dataset
+from fedadb_app.local_training import choose_device
+from fedadb_app.models import ModelSpec, build_classifier
+from fedadb_app.results import RunFolder
+from strategies import read_run_config
+from strategies.base import ServerRun
+from strategies.roster import Roster
+
+logger = logging.getLogger("flwr.fedadb")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one federation from the checked configuration to the finished results folder."""
+    config, method, params = read_run_config(context.run_config)
+    device = choose_device(config.device)
+    with RunFolder.create(config, context.run_id) as folder:
+        logger.info("results: %s", folder.path)
+        folder.write_config(config, params.model_dump(by_alias=True))
+        dataset = open_dataset(config.dataset, config.data_dir, download=True)
+        roster = Roster(config)
+        roster.gather(grid)
+        folder.write_partition(partition_of(config, roster.num_clients), config, dataset)
+
+        spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+        model = build_classifier(spec, config.seed, method.heads).to(device)
+        logger.info(
+            "%s on %s (%d training images, %d clients), %s, device=%s",
+            method.title,
+            dataset.name,
+            len(dataset.train_labels),
+            roster.num_clients,
+            spec.architecture,
+            device,
+        )
+        strategy = method.strategy(ServerRun(config, model, dataset, folder), roster, params)
+        try:
+            strategy.start(
+                grid,
+                messages.to_arrays(strategy.global_model),
+                num_rounds=config.num_server_rounds,
+                timeout=config.round_timeout,
+                evaluate_fn=strategy.evaluate_round,
+            )
+        finally:
+            folder.write_model(strategy.global_model)
+            for name, content in strategy.artifacts().items():
+                folder.write_tensors(name, content)
+    logger.info("finished; results: %s", folder.path)

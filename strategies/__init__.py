@@ -1,0 +1,24 @@
+"""The registry: every method of the app by name. A method is one file here and one line below."""
+
+from collections.abc import Mapping
+
+from fedadb_app.config import RunConfig, Scalar, Settings, parse_run_config
+from strategies import fedadb, fedavg
+from strategies.base import Method
+
+METHODS: Mapping[str, Method] = {
+    "fedavg": fedavg.METHOD,
+    "fedadb": fedadb.METHOD,
+}
+
+
+def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Settings]:
+    """Check a run configuration; return the shared values, the method, and the method's own.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown key, a wrong type or a value out of range.
+    """
+    config, own = parse_run_config(values, {name: m.params for name, m in METHODS.items()})
+    return config, METHODS[config.strategy], own[config.strategy]

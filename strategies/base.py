@@ -1,0 +1,304 @@
+"""What every method's server half shares: who takes part, what fails, and the round's record.
+
+A method overrides four hooks, each about its paper alone:
+
+``broadcast_model``   which model goes out (default: the global model)
+``attachments``       what goes with it (default: nothing)
+``update``            the new global model from the clients' replies
+``evaluated_model``   which model is evaluated (default: the global model)
+
+What a method remembers between rounds lives in `FederatedStrategy.state`, named tensors only, so
+that it can be saved and restored.
+"""
+
+import logging
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from torch import Tensor
+
+from fedadb_app import messages
+from fedadb_app.aggregation import ClientUpdate, all_finite, sample_weights
+from fedadb_app.config import RunConfig, Settings
+from fedadb_app.data.sources import ImageDataset
+from fedadb_app.errors import TrainingError
+from fedadb_app.evaluation import evaluate
+from fedadb_app.local_training import Attachment, Trainer
+from fedadb_app.models import HeadBuilder, ImageClassifier, StateDict, single_head
+from fedadb_app.randomness import numpy_generator
+from fedadb_app.results import RoundRecord, RunFolder
+from strategies.roster import Roster
+
+logger = logging.getLogger("flwr.fedadb")
+
+P = TypeVar("P", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered method: both halves, its own values, and where it comes from.
+
+    Attributes
+    ----------
+    title : str
+        As papers write it.
+    paper : str
+        Authors, venue and year.
+    params : type[Settings]
+        Its table in the run configuration.
+    trainer : type[Trainer]
+        The client half.
+    strategy : type[FederatedStrategy]
+        The server half.
+    heads : HeadBuilder
+        The heads of its model; the first is the one evaluated.
+    """
+
+    title: str
+    paper: str
+    params: type[Settings]
+    trainer: type[Trainer]  # type: ignore[type-arg]
+    strategy: "type[FederatedStrategy]"  # type: ignore[type-arg]
+    heads: HeadBuilder = single_head
+
+
+@dataclass
+class ServerRun:
+    """What a server half works with.
+
+    Attributes
+    ----------
+    config : RunConfig
+        The shared run configuration.
+    model : ImageClassifier
+        A working copy on the server's device; its weights are loaded as needed.
+    dataset : ImageDataset
+        For evaluation and the shape of an input.
+    folder : RunFolder
+        Where rounds are recorded.
+    """
+
+    config: RunConfig
+    model: ImageClassifier
+    dataset: ImageDataset
+    folder: RunFolder
+
+
+def draw_participants(
+    seed: int, server_round: int, clients: Iterable[int], fraction: float
+) -> list[int]:
+    """Draw a round's participants, at least one, from the sorted identities.
+
+    The draw depends on (seed, round) and on who is there, never on the method.
+    """
+    identities = sorted(clients)
+    size = max(1, math.floor(len(identities) * fraction + 0.5))
+    rng = numpy_generator(seed, "participants", server_round)
+    return sorted(identities[i] for i in rng.choice(len(identities), size, replace=False))
+
+
+class FederatedStrategy(Strategy, Generic[P]):
+    """A method's server half as a Flower strategy.
+
+    Parameters
+    ----------
+    run : ServerRun
+        What it works with.
+    roster : Roster
+        Which clients are connected.
+    params : Settings
+        The method's own values.
+    """
+
+    def __init__(self, run: ServerRun, roster: Roster, params: P) -> None:
+        self.run = run
+        self.roster = roster
+        self.params = params
+        self.parameter_names = run.model.parameter_names()
+        self.global_model: StateDict = {
+            name: tensor.detach().cpu().clone() for name, tensor in run.model.state_dict().items()
+        }
+        self.state: dict[str, Tensor] = {}
+        self.record = RoundRecord(round=0)
+        self._participants: dict[int, int] = {}  # node id -> client
+        self._mark = time.perf_counter()
+        self._started = self._mark
+
+    # --- what a method overrides --------------------------------------------------------
+
+    def broadcast_model(self, server_round: int) -> StateDict:
+        """Return the model the participants start from."""
+        del server_round
+        return self.global_model
+
+    def attachments(self, server_round: int) -> Mapping[str, Attachment]:
+        """Return what is sent beside the model, by record name."""
+        del server_round
+        return {}
+
+    @abstractmethod
+    def update(self, server_round: int, updates: Sequence[ClientUpdate]) -> StateDict:
+        """Return the new global model; `updates` are in identity order, at least one."""
+
+    def evaluated_model(self) -> StateDict:
+        """Return the model that is evaluated after `update`."""
+        return self.global_model
+
+    def artifacts(self) -> Mapping[str, Attachment]:
+        """Return what the run's folder keeps beside the final model, by file name."""
+        return {}
+
+    # --- a round, as Flower calls it ----------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose the participants and address the round's content to them."""
+        settings = self.run.config
+        self.record = RoundRecord(server_round, learning_rate=settings.learning_rate_at(server_round))
+        self._mark = time.perf_counter()
+        self.roster.refresh(grid)
+        clients = self.roster.nodes
+        chosen = draw_participants(
+            settings.seed, server_round, clients, settings.fraction_train
+        )
+        self._participants = {clients[client]: client for client in chosen}
+        before = time.perf_counter()
+        attachments = self.attachments(server_round)
+        self.record.seconds_anchors = time.perf_counter() - before
+        broadcast = self.broadcast_model(server_round)
+        if broadcast is not self.global_model:
+            arrays = messages.to_arrays(broadcast)
+        instruction = messages.Instruction(
+            server_round, settings.num_server_rounds, self.record.learning_rate, attachments
+        )
+        content = messages.train_content(arrays, instruction)
+        self.record.bytes_down = messages.content_bytes(content) * len(chosen)
+        return [messages.train_message(content, node) for node in self._participants]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies, apply the failure policy, and update the global model.
+
+        Raises
+        ------
+        TrainingError
+            If too few updates are usable, or the new global model is not finite.
+        """
+        received = time.perf_counter()
+        self.record.seconds_train = received - self._mark - self.record.seconds_anchors
+        updates = self._usable(server_round, replies)
+        self.global_model = self.update(server_round, updates)
+        if not all_finite(self.global_model):
+            self._close_round()
+            raise TrainingError(
+                f"round {server_round}: the global model has values that are not finite after "
+                f"{type(self).__name__}'s update; lower learning-rate "
+                f"(now {self.run.config.learning_rate:g})"
+            )
+        weights = sample_weights(updates)
+        loss = sum(w * u.metrics["train-loss"] for w, u in zip(weights, updates, strict=True))
+        arrays = messages.to_arrays(self.global_model)
+        self.record.seconds_aggregate = time.perf_counter() - received
+        return arrays, MetricRecord({"train-loss": loss})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask no client: evaluation is the server's (`evaluate_round`)."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Nothing was asked."""
+        return None
+
+    def evaluate_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Evaluate on the whole test set where the configuration asks for it; close the round."""
+        if server_round == 0:
+            return None
+        del arrays  # `global_model` holds the same tensors
+        settings, dataset = self.run.config, self.run.dataset
+        due = server_round % settings.evaluate_every == 0
+        if settings.evaluate == "server" and (due or server_round == settings.num_server_rounds):
+            before = time.perf_counter()
+            self.run.model.load_state_dict(self.evaluated_model())
+            found = evaluate(
+                self.run.model,
+                dataset.test_images,
+                dataset.test_labels,
+                dataset.num_classes,
+                settings,
+            )
+            self.record.accuracy, self.record.loss = found.accuracy, found.loss
+            self.record.class_accuracy = found.class_accuracy
+            self.record.seconds_evaluate = time.perf_counter() - before
+        self._close_round()
+        if math.isnan(self.record.accuracy):
+            return None
+        return MetricRecord({"accuracy": self.record.accuracy, "loss": self.record.loss})
+
+    def summary(self) -> None:
+        """Log the method and its effective values."""
+        logger.info("\t├── Method: %s", type(self).__name__)
+        for key, value in self.params.model_dump(by_alias=True).items():
+            logger.info("\t│\t%s = %s", key, value)
+        logger.info("\t└── Results: %s", self.run.folder.path)
+
+    # --- failures and the record --------------------------------------------------------
+
+    def _usable(self, server_round: int, replies: Iterable[Message]) -> list[ClientUpdate]:
+        """Return the usable updates in identity order; log why the others are not."""
+        updates: list[ClientUpdate] = []
+        reasons = {
+            client: f"no reply within round-timeout={self.run.config.round_timeout:g} s"
+            for client in self._participants.values()
+        }
+        for reply in replies:
+            client = self._participants[reply.metadata.src_node_id]
+            try:
+                update = messages.read_train_reply(reply, client, self.global_model)
+            except messages.UnusableReplyError as error:
+                reasons[client] = str(error)
+                continue
+            del reasons[client]
+            updates.append(update)
+            self.record.bytes_up += messages.content_bytes(reply.content)
+        for client, reason in sorted(reasons.items()):
+            logger.warning("round %d: client %d failed: %s", server_round, client, reason)
+        self.record.clients, self.record.failures = len(updates), len(reasons)
+        sampled = len(self._participants)
+        needed = max(1, math.ceil(self.run.config.min_success_fraction * sampled))
+        if len(updates) < needed:
+            self._close_round()
+            client, reason = min(reasons.items())
+            raise TrainingError(
+                f"round {server_round}: {len(updates)} of {sampled} clients gave a usable update, "
+                f"{needed} needed (min-success-fraction={self.run.config.min_success_fraction:g}); "
+                f"client {client}: {reason}"
+            )
+        return sorted(updates, key=lambda update: update.client)
+
+    def _close_round(self) -> None:
+        self.run.folder.add_round(self.record, self.run.dataset.class_names)
+        seconds = time.perf_counter() - self._started
+        rounds = self.run.config.num_server_rounds
+        left = seconds / self.record.round * (rounds - self.record.round)
+        logger.info(
+            "round %d/%d: accuracy %s %%, %d clients, %d failures, about %.0f s left",
+            self.record.round,
+            rounds,
+            "–" if math.isnan(self.record.accuracy) else f"{self.record.accuracy:.2f}",
+            self.record.clients,
+            self.record.failures,
+            left,
+        )

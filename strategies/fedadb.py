@@ -1,0 +1,167 @@
+"""FedADB: Liu et al., "Class Anchor-Driven Dual-Branch Federated Learning", 2026.
+
+Server, before each round: one batch of class anchors on the global model (equations 3-5,
+`fedadb_app.anchors`), sent with their mean confidence tau_t. Client k: one extractor with two
+heads trained on (equations 6-8, `fedadb_app.dual_branch`)
+
+    L_total = L_AGB + beta_k L_LCB,    beta_k = (t/T)^(gamma_k tau_t)
+
+The server averages everything, both heads included, by samples (equation 1). The AGB head is the
+one that anchors are optimised on and that is evaluated. Open choices: docs/decisions.md.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
+from fedadb_app.config import Settings
+from fedadb_app.data.batches import Batch
+from fedadb_app.dual_branch import (
+    AnchorLabel,
+    BalancedSampler,
+    MixedPool,
+    dual_branch_loss,
+    dynamic_beta,
+    missing_class_rate,
+)
+from fedadb_app.local_training import Attachment, Trainer
+from fedadb_app.randomness import torch_generator
+from strategies.base import Method
+from strategies.fedavg import FedAvg
+
+_ANCHORS = "anchors"
+
+
+class FedADBParams(Settings):
+    """FedADB's own values; docs/run.md explains each."""
+
+    anchors_per_class: Annotated[int, Field(ge=1)] = 1
+    anchor_steps: Annotated[int, Field(ge=0)] = 100  # I
+    anchor_learning_rate: Annotated[float, Field(gt=0)] = 1.0  # eta
+    anchor_l2: Annotated[float, Field(ge=0)] = 1e-4  # lambda
+    anchor_noise: Annotated[float, Field(ge=0)] = 1.0  # sigma
+    anchor_label: AnchorLabel = "hard"
+    use_anchors: bool = True
+    use_lcb: bool = True
+    sampling: Literal["balanced", "natural"] = "balanced"
+    beta: str = "dynamic"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.sampling == "natural" and self.use_anchors:
+            raise ValueError('sampling="natural" draws local batches only; set use-anchors=false')
+        if self.beta != "dynamic" and self.fixed_beta() is None:
+            raise ValueError(
+                f'beta="{self.beta}" is not allowed: expected "dynamic" or a number of at least 0 '
+                f'as text, e.g. "0.5"'
+            )
+        return self
+
+    def fixed_beta(self) -> float | None:
+        """Return the fixed weight of the LCB, or None where `beta` is no such number."""
+        try:
+            value = float(self.beta)
+        except ValueError:
+            return None
+        return value if math.isfinite(value) and value >= 0 else None
+
+    def anchor_settings(self) -> AnchorSettings:
+        """Return equations 3-4's constants."""
+        return AnchorSettings(
+            per_class=self.anchors_per_class,
+            steps=self.anchor_steps,
+            learning_rate=self.anchor_learning_rate,
+            l2=self.anchor_l2,
+            noise=self.anchor_noise,
+        )
+
+
+def two_heads(feature_size: int, num_classes: int) -> Mapping[str, nn.Module]:
+    """Return psi_A and psi_L, drawn independently; psi_A first, where FedAvg has its head."""
+    return {
+        "agb": nn.Linear(feature_size, num_classes),
+        "lcb": nn.Linear(feature_size, num_classes),
+    }
+
+
+class FedADBTrainer(Trainer[FedADBParams]):
+    """Client half: AGB on balanced batches, LCB on the ordinary local ones, in one step."""
+
+    def begin(self) -> None:
+        """Join samples and anchors, and fix this round's beta_k."""
+        task, params = self.task, self.params
+        sent = task.attachments.get(_ANCHORS)
+        anchors = None if sent is None else ClassAnchors(**sent.tensors, **sent.scalars)
+        self.pool = MixedPool.of(task.data, anchors, params.anchor_label)
+        self.sampler = BalancedSampler(self.pool.labels.cpu(), task.generator("agb"))
+        # Without anchors there is nothing whose quality could attenuate the LCB: tau_t = 0.
+        quality = 0.0 if anchors is None else anchors.quality
+        gamma = missing_class_rate(task.data.class_counts)
+        beta = dynamic_beta(task.server_round, task.num_rounds, gamma, quality)
+        fixed = params.fixed_beta()
+        self.beta = beta if fixed is None else fixed
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return L_AGB + beta_k L_LCB; the local batch defines the size of both."""
+        natural = self.params.sampling == "natural"
+        if natural and not self.params.use_lcb:  # nothing of FedADB is left: FedAvg's loss
+            return super().loss(batch)
+        return dual_branch_loss(
+            self.model,
+            self.pool,
+            agb=batch.indices if natural else self.sampler.draw(len(batch)),
+            lcb=batch.indices,
+            beta=self.beta if self.params.use_lcb else None,
+            generator=batch.generator,
+        )
+
+
+class FedADB(FedAvg[FedADBParams]):
+    """Server half: FedAvg's mean, and class anchors before each round."""
+
+    anchors: ClassAnchors | None = None
+
+    def attachments(self, server_round: int) -> Mapping[str, Attachment]:
+        """Generate the round's anchors on the global model; all regenerated, no warm start."""
+        if not self.params.use_anchors:
+            return {}
+        run = self.run
+        run.model.load_state_dict(self.global_model)
+        self.anchors = generate_anchors(
+            run.model,
+            run.dataset.num_classes,
+            run.dataset.image_shape,
+            self.params.anchor_settings(),
+            torch_generator(run.config.seed, "anchors", server_round),
+        )
+        self.record.anchor_quality = self.anchors.quality
+        return {_ANCHORS: _attachment(self.anchors)}
+
+    def artifacts(self) -> Mapping[str, Attachment]:
+        """Keep the last anchors."""
+        return {} if self.anchors is None else {_ANCHORS: _attachment(self.anchors)}
+
+
+def _attachment(anchors: ClassAnchors) -> Attachment:
+    return Attachment(
+        tensors={
+            "images": anchors.images,
+            "labels": anchors.labels,
+            "confidences": anchors.confidences,
+        },
+        scalars={"quality": anchors.quality},
+    )
+
+
+METHOD = Method(
+    title="FedADB",
+    paper="Liu et al., 2026",
+    params=FedADBParams,
+    trainer=FedADBTrainer,
+    strategy=FedADB,
+    heads=two_heads,
+)

@@ -1,0 +1,125 @@
+"""Which clients are connected, by an identity that outlives a restart.
+
+In simulation Flower draws new random node ids for every run, so a node is asked once for its
+partition id, and that is the client's identity. A node with its own data has none; there the node
+id, fixed by the node's key, is the identity.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from flwr.serverapp import Grid
+
+from fedadb_app import messages
+from fedadb_app.config import RunConfig
+from fedadb_app.errors import NodeError
+
+logger = logging.getLogger("flwr.fedadb")
+
+_PAUSE = 0.2  # seconds between two looks at who is connected
+
+
+class Roster:
+    """The connected clients.
+
+    Parameters
+    ----------
+    config : RunConfig
+        For ``min-nodes`` and ``node-timeout``.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._claims: dict[int, messages.PartitionClaim | None] = {}  # by node id, once answered
+        self._connected: set[int] = set()
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """Identity -> node id of every connected client that has answered."""
+        return {
+            node if claim is None else claim.partition_id: node
+            for node, claim in self._claims.items()
+            if node in self._connected
+        }
+
+    @property
+    def num_clients(self) -> int:
+        """K: parts of the public data set, or connected nodes where each has its own data."""
+        return max(self._parts) if self._parts else len(self.nodes)
+
+    def gather(self, grid: Grid) -> None:
+        """Wait, before round 1, for ``min-nodes`` nodes and for every part of a public data set.
+
+        Raises
+        ------
+        NodeError
+            If ``node-timeout`` seconds pass without enough nodes, or identities clash.
+        """
+        self._wait(grid, every_part=True)
+
+    def refresh(self, grid: Grid) -> None:
+        """See who is connected now; wait only while there are fewer than ``min-nodes``.
+
+        Raises
+        ------
+        NodeError
+            As `gather`.
+        """
+        self._wait(grid, every_part=False)
+
+    def _wait(self, grid: Grid, every_part: bool) -> None:
+        deadline = time.monotonic() + self._config.node_timeout
+        while True:
+            self._connected = set(grid.get_node_ids())
+            newcomers = self._connected - self._claims.keys()
+            if newcomers:
+                self._ask(grid, newcomers, max(1.0, deadline - time.monotonic()))
+                self._check_identities()
+            needed = self._config.min_nodes
+            if every_part and self._parts:
+                needed = max(needed, *self._parts)
+            if len(self.nodes) >= needed:
+                return
+            if time.monotonic() >= deadline:
+                raise NodeError(
+                    f"{len(self.nodes)} SuperNodes are connected after "
+                    f"node-timeout={self._config.node_timeout:g} s, but {needed} are needed: start "
+                    f"more SuperNodes, or change {'num-partitions' if self._parts else 'min-nodes'}"
+                    f" or node-timeout"
+                )
+            time.sleep(_PAUSE)
+
+    @property
+    def _parts(self) -> set[int]:
+        return {claim.num_partitions for claim in self._claims.values() if claim}
+
+    def _ask(self, grid: Grid, nodes: Iterable[int], timeout: float) -> None:
+        queries = [messages.identity_query(node) for node in sorted(nodes)]
+        for reply in grid.send_and_receive(queries, timeout=timeout):
+            node = reply.metadata.src_node_id
+            try:
+                self._claims[node] = messages.read_identity(reply)
+            except messages.UnusableReplyError as error:
+                logger.warning("node %d does not say who it is: %s", node, error)
+
+    def _check_identities(self) -> None:
+        connected = [c for node, c in self._claims.items() if c and node in self._connected]
+        if len({claim.num_partitions for claim in connected}) > 1:
+            raise NodeError(
+                "SuperNodes disagree on num-partitions: "
+                f"{sorted({c.num_partitions for c in connected})}; give all the same --node-config"
+            )
+        ids = [claim.partition_id for claim in connected]
+        twice = [i for i, times in Counter(ids).items() if times > 1]
+        if twice:
+            raise NodeError(
+                f"two SuperNodes hold partition-id={twice[0]}; each needs its own --node-config"
+            )
+        beyond = [c for c in connected if not 0 <= c.partition_id < c.num_partitions]
+        if beyond:
+            raise NodeError(
+                f"a SuperNode holds partition-id={beyond[0].partition_id}, but with "
+                f"num-partitions={beyond[0].num_partitions} it must be below that, from 0"
+            )
