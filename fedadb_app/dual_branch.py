@@ -131,7 +131,9 @@ class MixedPool:
     def load(self, positions: Tensor, generator: torch.Generator) -> Tensor:
         """Return the model inputs at `positions` (CPU, int64), local ones augmented as usual."""
         is_local = positions < len(self.local)
-        images = torch.empty(len(positions), *self.anchor_images.shape[1:], device=self.local.device)
+        images = torch.empty(
+            len(positions), *self.anchor_images.shape[1:], device=self.local.device
+        )
         images[is_local.to(images.device)] = self.local.load(positions[is_local], generator)
         chosen = (positions[~is_local] - len(self.local)).to(images.device)
         images[~is_local.to(images.device)] = self.anchor_images[chosen]
@@ -187,9 +189,7 @@ def dual_branch_loss(
     return loss if beta is None else loss + beta * losses["lcb"]
 
 
-def _mean_loss(
-    head: str, logits: Tensor, pool: MixedPool, rows: Tensor, weights: Tensor
-) -> Tensor:
+def _mean_loss(head: str, logits: Tensor, pool: MixedPool, rows: Tensor, weights: Tensor) -> Tensor:
     """Return sum_i w_i H(y_i, logits_i): equation 6 for the AGB's targets, 7 for the LCB's."""
     targets = pool.targets if head == "agb" else pool.labels
     return weights @ F.cross_entropy(logits, targets[rows], reduction="none")

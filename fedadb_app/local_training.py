@@ -96,7 +96,7 @@ class Trainer(Generic[P]):
         """Leave the step's gradient in ``.grad`` and return the loss, a scalar."""
         with self.autocast():
             loss = self.loss(batch)
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss.detach()
 
     def finish(self) -> dict[str, float]:
@@ -137,9 +137,7 @@ class Trainer(Generic[P]):
         return {"train-loss": float(total) / len(data), **self.finish()}
 
 
-def autocast(
-    config: RunConfig, device: torch.device
-) -> contextlib.AbstractContextManager[object]:
+def autocast(config: RunConfig, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Return bfloat16 autocast where ``precision="bf16"``, and nothing otherwise."""
     if config.precision == "fp32":
         return contextlib.nullcontext()
@@ -166,6 +164,6 @@ def choose_device(wanted: str) -> torch.device:
     if not available[device.type] or (device.index or 0) >= count:
         raise ConfigError(
             f'device="{wanted}" is not available on this machine: '
-            f"{count if device.type == 'cuda' else 0} found; use \"auto\" or \"cpu\""
+            f'{count if device.type == "cuda" else 0} found; use "auto" or "cpu"'
         )
     return device

@@ -9,6 +9,7 @@ that describes a client's labels leaves the client.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -130,7 +131,7 @@ def read_train(message: Message) -> tuple[StateDict, Instruction]:
         if name == _CONFIG:
             continue
         scalars = {key: float(v) for key, v in record.items() if key != _TENSORS}  # type: ignore[arg-type]
-        attachments[name] = Attachment(load(record[_TENSORS]), scalars)
+        attachments[name] = Attachment(load(cast(bytes, record[_TENSORS])), scalars)
     instruction = Instruction(
         server_round=int(config[_ROUND]),  # type: ignore[arg-type]
         num_rounds=int(config[_ROUNDS]),  # type: ignore[arg-type]

@@ -162,13 +162,13 @@ class FederatedStrategy(Strategy, Generic[P]):
     ) -> Iterable[Message]:
         """Choose the participants and address the round's content to them."""
         settings = self.run.config
-        self.record = RoundRecord(server_round, learning_rate=settings.learning_rate_at(server_round))
+        self.record = RoundRecord(
+            server_round, learning_rate=settings.learning_rate_at(server_round)
+        )
         self._mark = time.perf_counter()
         self.roster.refresh(grid)
         clients = self.roster.nodes
-        chosen = draw_participants(
-            settings.seed, server_round, clients, settings.fraction_train
-        )
+        chosen = draw_participants(settings.seed, server_round, clients, settings.fraction_train)
         self._participants = {clients[client]: client for client in chosen}
         before = time.perf_counter()
         attachments = self.attachments(server_round)
@@ -259,10 +259,8 @@ class FederatedStrategy(Strategy, Generic[P]):
     def _usable(self, server_round: int, replies: Iterable[Message]) -> list[ClientUpdate]:
         """Return the usable updates in identity order; log why the others are not."""
         updates: list[ClientUpdate] = []
-        reasons = {
-            client: f"no reply within round-timeout={self.run.config.round_timeout:g} s"
-            for client in self._participants.values()
-        }
+        silent = f"no reply within round-timeout={self.run.config.round_timeout:g} s"
+        reasons = dict.fromkeys(self._participants.values(), silent)
         for reply in replies:
             client = self._participants[reply.metadata.src_node_id]
             try:

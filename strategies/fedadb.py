@@ -95,7 +95,7 @@ class FedADBTrainer(Trainer[FedADBParams]):
         """Join samples and anchors, and fix this round's beta_k."""
         task, params = self.task, self.params
         sent = task.attachments.get(_ANCHORS)
-        anchors = None if sent is None else ClassAnchors(**sent.tensors, **sent.scalars)
+        anchors = None if sent is None else _anchors(sent)
         self.pool = MixedPool.of(task.data, anchors, params.anchor_label)
         self.sampler = BalancedSampler(self.pool.labels.cpu(), task.generator("agb"))
         # Without anchors there is nothing whose quality could attenuate the LCB: tau_t = 0.
@@ -144,6 +144,11 @@ class FedADB(FedAvg[FedADBParams]):
     def artifacts(self) -> Mapping[str, Attachment]:
         """Keep the last anchors."""
         return {} if self.anchors is None else {_ANCHORS: _attachment(self.anchors)}
+
+
+def _anchors(sent: Attachment) -> ClassAnchors:
+    t = sent.tensors
+    return ClassAnchors(t["images"], t["labels"], t["confidences"], sent.scalars["quality"])
 
 
 def _attachment(anchors: ClassAnchors) -> Attachment:

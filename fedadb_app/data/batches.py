@@ -90,7 +90,7 @@ class LocalData:
 
     def epoch(self, batch_size: int, generator: torch.Generator) -> Iterator["Batch"]:
         """Yield one shuffled pass over the samples; the last, smaller batch is kept."""
-        for indices in torch.randperm(len(self), generator=generator).split(batch_size):
+        for indices in torch.split(torch.randperm(len(self), generator=generator), batch_size):
             yield Batch(self, indices, generator)
 
 

@@ -108,20 +108,17 @@ def _draw_until_fed(
     rng: np.random.Generator, sizes: Counts, num_clients: int, alpha: float, min_samples: int
 ) -> tuple[Counts, int]:
     """Return the first draw that feeds every client, or the one with the smallest shortfall."""
-    best, best_shortfall = np.empty(0, np.int64), np.inf
-    for draw in range(1, MAX_DRAWS + 1):
+    best, best_shortfall, draws = np.empty(0, np.int64), np.inf, 0
+    while best_shortfall > 0 and draws < MAX_DRAWS:
+        draws += 1
         counts = _draw_counts(rng, sizes, num_clients, alpha)
         shortfall = np.maximum(min_samples - counts.sum(axis=0), 0).sum()
         if shortfall < best_shortfall:
             best, best_shortfall = counts, shortfall
-        if shortfall == 0:
-            break
-    return best, draw
+    return best, draws
 
 
-def _draw_counts(
-    rng: np.random.Generator, sizes: Counts, num_clients: int, alpha: float
-) -> Counts:
+def _draw_counts(rng: np.random.Generator, sizes: Counts, num_clients: int, alpha: float) -> Counts:
     """Draw how many samples of each class each client gets, ``(classes, clients)``."""
     counts = np.zeros((len(sizes), num_clients), np.int64)
     held = np.zeros(num_clients, np.int64)

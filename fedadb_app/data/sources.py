@@ -30,7 +30,9 @@ SMALLEST_SIDE, LARGEST_SIDE = 28, 224
 
 _FORMAT = 1  # raise when the prepared files change, so that old caches are not read
 _IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
-_HELD_OUT_EVERY = 5  # a folder without train/test parts: every fifth image of a class is a test image
+_HELD_OUT_EVERY = (
+    5  # a folder without train/test parts: every fifth image of a class is a test image
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,9 @@ def _find_source(name: str, data_dir: str, download: bool) -> _Source:
         if not path.is_absolute():
             raise DataError(f'dataset="{name}": give the path of a data set as an absolute path')
         if path.is_dir():
-            return _Source(_label(path), _stamp(_image_files(path)), lambda f: _write_folder(path, f))
+            return _Source(
+                _label(path), _stamp(_image_files(path)), lambda f: _write_folder(path, f)
+            )
         if path.is_file():
             return _Source(_label(path), _stamp([path]), lambda f: _write_npz(path, None, f))
         raise DataError(f'dataset="{name}": there is no such file or folder')
@@ -281,7 +285,7 @@ def _copy_images(
     archive: zipfile.ZipFile, path: Path, parts: list[str], total: int, target: Path
 ) -> None:
     """Stream the images of several members into one channels-first array."""
-    output: npt.NDArray[np.uint8] | None = None
+    output: Any = None
     written = 0
     for part in parts:
         for images in _image_slices(archive, path, part):
@@ -324,7 +328,9 @@ def _image_slices(
 
 def _check_size(where: Path, height: int, width: int, channels: int) -> None:
     if channels not in (1, 3):
-        raise DataError(f"{where}: images have {channels} channels; 1 (grey) or 3 (RGB) are allowed")
+        raise DataError(
+            f"{where}: images have {channels} channels; 1 (grey) or 3 (RGB) are allowed"
+        )
     if min(height, width) < SMALLEST_SIDE or max(height, width) > LARGEST_SIDE:
         raise DataError(
             f"{where}: images are {height}x{width} pixels; "
@@ -396,7 +402,7 @@ def _write_images(labelled: list[tuple[Path, int]], target: Path) -> None:
     for position, (file, _) in enumerate(labelled):
         pixels = _read_image(file)
         if output is None:
-            _check_size(file, *pixels.shape[1:], pixels.shape[0])
+            _check_size(file, pixels.shape[1], pixels.shape[2], pixels.shape[0])
             shape = (len(labelled), *pixels.shape)
             output = np.lib.format.open_memmap(target, "w+", np.uint8, shape)
         if pixels.shape != output.shape[1:]:

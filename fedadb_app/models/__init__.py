@@ -109,7 +109,9 @@ def build_classifier(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_generator(seed, "weights").initial_seed())
         features = FEATURE_EXTRACTORS[spec.architecture](spec.image_shape, spec.norm)
-        return ImageClassifier(features, build_heads(feature_size(features, spec), spec.num_classes))
+        return ImageClassifier(
+            features, build_heads(feature_size(features, spec), spec.num_classes)
+        )
 
 
 def feature_size(features: nn.Module, spec: ModelSpec) -> int:
