@@ -1,9 +1,9 @@
 """The typed run configuration: every key, its range, and the sentence a wrong value gets."""
 
 import difflib
+import os
 import types
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -97,7 +97,7 @@ class RunConfig(Settings):
         # relative path would point into a folder the user does not expect.
         for key in ("data_dir", "output_dir"):
             value = getattr(self, key)
-            if value and not Path(value).expanduser().is_absolute():
+            if value and not os.path.isabs(os.path.expanduser(value)):
                 raise ValueError(f'{_kebab(key)}="{value}" must be an absolute path')
         if self.run_name in {".", ".."}:
             raise ValueError(f'run-name="{self.run_name}" is not a folder name')

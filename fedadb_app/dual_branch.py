@@ -192,4 +192,5 @@ def dual_branch_loss(
 def _mean_loss(head: str, logits: Tensor, pool: MixedPool, rows: Tensor, weights: Tensor) -> Tensor:
     """Return sum_i w_i H(y_i, logits_i): equation 6 for the AGB's targets, 7 for the LCB's."""
     targets = pool.targets if head == "agb" else pool.labels
-    return weights @ F.cross_entropy(logits, targets[rows], reduction="none")
+    losses = F.cross_entropy(logits, targets[rows], reduction="none")
+    return torch.dot(weights, losses)  # `@` would be rounded to bfloat16 under autocast

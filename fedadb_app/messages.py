@@ -7,7 +7,7 @@ that describes a client's labels leaves the client.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -23,7 +23,7 @@ _ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity
 _TENSORS = "tensors"
 _PARTITION_ID, _NUM_PARTITIONS = "partition-id", "num-partitions"
 _ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
-_NUM_EXAMPLES = "num-examples"
+_NUM_EXAMPLES, _TRAIN_LOSS = "num-examples", "train-loss"
 
 MOST_EXAMPLES = 10**9
 """A client that claims more samples than this is not believed."""
@@ -84,14 +84,39 @@ def read_identity(reply: Message) -> PartitionClaim | None:
     Raises
     ------
     UnusableReplyError
-        If the node answered with an error.
+        If the node answered with an error, or with something else than its identity.
     """
-    if reply.has_error():
-        raise UnusableReplyError(reply.error.reason)
-    record = reply.content.config_records[_IDENTITY]
+    _refuse_error(reply)
+    record = reply.content.config_records.get(_IDENTITY)
+    if record is None:
+        raise UnusableReplyError("the reply holds no identity")
     if not record:
         return None
-    return PartitionClaim(int(record[_PARTITION_ID]), int(record[_NUM_PARTITIONS]))  # type: ignore[arg-type]
+    partition_id, num_partitions = record.get(_PARTITION_ID), record.get(_NUM_PARTITIONS)
+    if not isinstance(partition_id, int) or not isinstance(num_partitions, int):
+        raise UnusableReplyError(f"its identity is no pair of whole numbers: {dict(record)}")
+    return PartitionClaim(partition_id, num_partitions)
+
+
+def asked_node(reply: Message, sent: Iterable[Message]) -> int | None:
+    """Return the node that a reply is about, or None where it answers none of the `sent` messages.
+
+    For a node that is gone, or a message that is lost, the SuperLink replies in its own name; what
+    tells then is the id of the message.
+    """
+    answer = reply.metadata
+    for message in sent:
+        asked = message.metadata
+        same_id = asked.message_id != "" and asked.message_id == answer.reply_to_message_id
+        if same_id or asked.dst_node_id == answer.src_node_id:
+            return asked.dst_node_id
+    return None
+
+
+def _refuse_error(reply: Message) -> None:
+    if reply.has_error():
+        reason = reply.error.reason or f"error code {reply.error.code} without a reason"
+        raise UnusableReplyError(reason)
 
 
 # --- train ----------------------------------------------------------------------------------
@@ -163,8 +188,7 @@ def read_train_reply(reply: Message, client: int, expected: StateDict) -> Client
         If it is an error, lacks something, has other tensors than the global model, holds a
         value that is not finite, or claims an impossible number of samples.
     """
-    if reply.has_error():
-        raise UnusableReplyError(reply.error.reason)
+    _refuse_error(reply)
     content = reply.content
     if _ARRAYS not in content.array_records or _METRICS not in content.metric_records:
         raise UnusableReplyError("the reply holds no model or no metrics")
@@ -175,7 +199,12 @@ def read_train_reply(reply: Message, client: int, expected: StateDict) -> Client
             f"num-examples={num_examples}: expected a whole number from 1 to {MOST_EXAMPLES}"
         )
     scalars = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
-    model = to_state_dict(content.array_records[_ARRAYS])
+    if _TRAIN_LOSS not in scalars:
+        raise UnusableReplyError(f"its metrics lack {_TRAIN_LOSS}")
+    try:
+        model = to_state_dict(content.array_records[_ARRAYS])
+    except Exception as error:  # whatever a client's bytes do to the parser, the run goes on
+        raise UnusableReplyError(f"its model cannot be read: {error}") from error
     if model.keys() != expected.keys():
         odd = sorted(model.keys() ^ expected.keys())
         raise UnusableReplyError(f"its model's tensors are not the global model's: {odd[:3]}")
@@ -184,6 +213,10 @@ def read_train_reply(reply: Message, client: int, expected: StateDict) -> Client
             raise UnusableReplyError(
                 f"tensor {name} has shape {tuple(tensor.shape)}, "
                 f"expected {tuple(expected[name].shape)}"
+            )
+        if tensor.dtype != expected[name].dtype:
+            raise UnusableReplyError(
+                f"tensor {name} has type {tensor.dtype}, expected {expected[name].dtype}"
             )
     if not all_finite(model):
         raise UnusableReplyError("its model holds values that are not finite")

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from fedadb_app.config import RunConfig, Scalar
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.sources import ImageDataset
-from fedadb_app.errors import ConfigError
+from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.local_training import Attachment
 from fedadb_app.models import StateDict
 
@@ -131,7 +131,8 @@ class RunFolder:
         if kind is None:
             self.write_summary("completed")
         elif issubclass(kind, Exception):
-            self.write_summary("failed", str(error))
+            known = isinstance(error, FedADBError)
+            self.write_summary("failed", str(error) if known else f"{kind.__name__}: {error}")
         else:
             self.write_summary("stopped")
 

@@ -29,6 +29,7 @@ from fedadb_app.dual_branch import (
     missing_class_rate,
 )
 from fedadb_app.local_training import Attachment, Trainer
+from fedadb_app.models import ModelSpec
 from fedadb_app.randomness import torch_generator
 from strategies.base import Method
 from strategies.fedavg import FedAvg
@@ -80,11 +81,11 @@ class FedADBParams(Settings):
         )
 
 
-def two_heads(feature_size: int, num_classes: int) -> Mapping[str, nn.Module]:
+def two_heads(feature_size: int, spec: ModelSpec) -> Mapping[str, nn.Module]:
     """Return psi_A and psi_L, drawn independently; psi_A first, where FedAvg has its head."""
     return {
-        "agb": nn.Linear(feature_size, num_classes),
-        "lcb": nn.Linear(feature_size, num_classes),
+        "agb": nn.Linear(feature_size, spec.num_classes),
+        "lcb": nn.Linear(feature_size, spec.num_classes),
     }
 
 

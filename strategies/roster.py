@@ -34,6 +34,7 @@ class Roster:
         self._config = config
         self._claims: dict[int, messages.PartitionClaim | None] = {}  # by node id, once answered
         self._connected: set[int] = set()
+        self._complaints: dict[int, str] = {}  # by node id, so that each is logged once
 
     @property
     def nodes(self) -> dict[int, int]:
@@ -86,23 +87,32 @@ class Roster:
                 raise NodeError(
                     f"{len(self.nodes)} SuperNodes are connected after "
                     f"node-timeout={self._config.node_timeout:g} s, but {needed} are needed: start "
-                    f"more SuperNodes, or change {'num-partitions' if self._parts else 'min-nodes'}"
-                    f" or node-timeout"
+                    f"more SuperNodes, or change "
+                    f"{'num-partitions' if needed > self._config.min_nodes else 'min-nodes'} "
+                    f"or node-timeout"
                 )
             time.sleep(_PAUSE)
 
     @property
     def _parts(self) -> set[int]:
-        return {claim.num_partitions for claim in self._claims.values() if claim}
+        return {
+            claim.num_partitions
+            for node, claim in self._claims.items()
+            if claim and node in self._connected
+        }
 
     def _ask(self, grid: Grid, nodes: Iterable[int], timeout: float) -> None:
         queries = [messages.identity_query(node) for node in sorted(nodes)]
         for reply in grid.send_and_receive(queries, timeout=timeout):
-            node = reply.metadata.src_node_id
+            node = messages.asked_node(reply, queries)
+            if node is None:
+                continue
             try:
                 self._claims[node] = messages.read_identity(reply)
             except messages.UnusableReplyError as error:
-                logger.warning("node %d does not say who it is: %s", node, error)
+                if self._complaints.get(node) != str(error):
+                    self._complaints[node] = str(error)
+                    logger.warning("node %d does not say who it is: %s", node, error)
 
     def _check_identities(self) -> None:
         connected = [c for node, c in self._claims.items() if c and node in self._connected]

@@ -56,13 +56,13 @@ class ModelSpec:
         return "lenet" if self.image_shape[0] == 1 else "resnet18"
 
 
-HeadBuilder = Callable[[int, int], Mapping[str, nn.Module]]
-"""(feature size d, classes C) -> the heads by name; the first is the one evaluated."""
+HeadBuilder = Callable[[int, ModelSpec], Mapping[str, nn.Module]]
+"""(feature size d, specification) -> the heads by name; the first is the one evaluated."""
 
 
-def single_head(feature_size: int, num_classes: int) -> Mapping[str, nn.Module]:
+def single_head(feature_size: int, spec: ModelSpec) -> Mapping[str, nn.Module]:
     """Return the usual single linear classifier."""
-    return {"head": nn.Linear(feature_size, num_classes)}
+    return {"head": nn.Linear(feature_size, spec.num_classes)}
 
 
 class ImageClassifier(nn.Module):
@@ -107,11 +107,10 @@ def build_classifier(
         If the architecture is unknown (the run configuration has checked it before).
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_generator(seed, "weights").initial_seed())
+        # The CPU's generator alone: torch.manual_seed would reseed CUDA's too, for good.
+        torch.default_generator.manual_seed(torch_generator(seed, "weights").initial_seed())
         features = FEATURE_EXTRACTORS[spec.architecture](spec.image_shape, spec.norm)
-        return ImageClassifier(
-            features, build_heads(feature_size(features, spec), spec.num_classes)
-        )
+        return ImageClassifier(features, build_heads(feature_size(features, spec), spec))
 
 
 def feature_size(features: nn.Module, spec: ModelSpec) -> int:
