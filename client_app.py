@@ -47,8 +47,10 @@ def train(message: Message, context: Context) -> Message:
         config=config,
         data=data,
         attachments=instruction.attachments,
+        state=messages.read_state(context),
     )
     metrics = method.trainer(model, task, params).train()
+    messages.write_state(context, task.state)
     return messages.train_reply(message, model.state_dict(), len(data), metrics)
 
 

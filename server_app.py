@@ -4,6 +4,7 @@ import logging
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.exit import add_exit_handler
 
 from fedadb_app import messages
 from fedadb_app.data import partition_of
@@ -26,6 +27,7 @@ def main(grid: Grid, context: Context) -> None:
     config, method, params = read_run_config(context.run_config)
     device = choose_device(config.device)
     with RunFolder.create(config, context.run_id) as folder:
+        add_exit_handler(folder.stop)  # `flwr stop` ends the process without telling this thread
         logger.info("results: %s", folder.path)
         folder.write_config(config, params.model_dump(by_alias=True))
         dataset = open_dataset(config.dataset, config.data_dir, download=True)

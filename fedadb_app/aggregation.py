@@ -1,6 +1,6 @@
 """Pure functions on state dicts that server updates are made of."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -48,6 +48,16 @@ def weighted_mean(models: Sequence[StateDict], weights: Sequence[float]) -> Stat
             total.add_(model[name].double(), alpha=weight)
         mean[name] = (total if first.is_floating_point() else total.round()).to(first.dtype)
     return mean
+
+
+def difference(model: StateDict, reference: StateDict, names: Iterable[str]) -> StateDict:
+    """Return model - reference for the named tensors, in float64."""
+    return {name: model[name].double() - reference[name].double() for name in names}
+
+
+def squared_norm(model: StateDict) -> float:
+    """Return the squared L2 norm over all tensors."""
+    return sum(float(tensor.double().square().sum()) for tensor in model.values())
 
 
 def all_finite(model: StateDict) -> bool:

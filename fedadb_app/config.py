@@ -1,6 +1,7 @@
 """The typed run configuration: every key, its range, and the sentence a wrong value gets."""
 
 import difflib
+import json
 import os
 import types
 from collections.abc import Mapping
@@ -168,9 +169,10 @@ def _validate(table: type[S], values: Mapping[str, Scalar], prefix: str) -> S:
             raise ConfigError(f"{prefix}{first['msg'].removeprefix('Value error, ')}") from error
         key = str(first["loc"][0])
         field = next(f for f in table.model_fields.values() if f.alias == key)
-        shown = f'"{values[key]}"' if isinstance(values[key], str) else str(values[key])
-        if isinstance(values[key], bool):
-            shown = shown.lower()
+        value = values[key]
+        shown = str(value)
+        if isinstance(value, bool | str):  # as TOML writes them
+            shown = json.dumps(value, ensure_ascii=False)
         raise ConfigError(
             f"{prefix}{key}={shown} is not allowed: "
             f"expected {field.description or _allowed(field.annotation, tuple(field.metadata))}"

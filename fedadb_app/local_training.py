@@ -6,7 +6,8 @@ client's state), `loss` (another objective), `backward` (another gradient, e.g. 
 """
 
 import contextlib
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -135,6 +136,26 @@ class Trainer(Generic[P]):
                 total += self.backward(batch).double().cpu() * len(batch)
                 optimizer.step()
         return {"train-loss": float(total) / len(data), **self.finish()}
+
+
+def frozen_copy(model: ImageClassifier) -> ImageClassifier:
+    """Return the model as it is now, in evaluation mode and without gradients: a teacher."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+@contextlib.contextmanager
+def perturbed(parameters: Sequence[Tensor], offsets: Sequence[Tensor]) -> Iterator[None]:
+    """Add offsets to parameters for a while; they come back bitwise, from a copy."""
+    before = [parameter.detach().clone() for parameter in parameters]
+    with torch.no_grad():
+        for parameter, offset in zip(parameters, offsets, strict=True):
+            parameter.add_(offset)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(parameters, before, strict=True):
+                parameter.copy_(value)
 
 
 def autocast(config: RunConfig, device: torch.device) -> contextlib.AbstractContextManager[object]:

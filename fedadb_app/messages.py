@@ -20,7 +20,7 @@ from fedadb_app.local_training import Attachment
 from fedadb_app.models import StateDict
 
 _ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity"
-_TENSORS = "tensors"
+_TENSORS, _STATE = "tensors", "client-state"
 _PARTITION_ID, _NUM_PARTITIONS = "partition-id", "num-partitions"
 _ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
 _NUM_EXAMPLES, _TRAIN_LOSS = "num-examples", "train-loss"
@@ -223,6 +223,21 @@ def read_train_reply(reply: Message, client: int, expected: StateDict) -> Client
     if not all(math.isfinite(v) for v in scalars.values()):
         raise UnusableReplyError(f"its metrics are not finite: {scalars}")
     return ClientUpdate(client, model, num_examples, scalars)
+
+
+# --- a client's memory ------------------------------------------------------------------------
+
+
+def read_state(context: Context) -> StateDict:
+    """Return what this client kept from its earlier rounds; empty at first and after a restart."""
+    record = context.state.array_records.get(_STATE)
+    return {} if record is None else to_state_dict(record)
+
+
+def write_state(context: Context, state: StateDict) -> None:
+    """Keep tensors for this client's next round; they never leave it."""
+    if state:
+        context.state[_STATE] = to_arrays(state)
 
 
 # --- arrays ---------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Two consumers never share a stream, so drawing more numbers in one (another method's batches,
 more anchors) leaves all others as they were: same weights, same partition, same client schedule
-for every method of one seed.
+for every method of one seed. All uses of one stream have the same number of indices (trailing zeros
+would not tell them apart).
 """
 
 import zlib

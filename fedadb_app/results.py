@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import platform
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -26,6 +27,8 @@ from fedadb_app.models import StateDict
 BEST_ROUNDS, LAST_ROUNDS = 5, 50
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
 
+_OWN_FILE = {"column": False}  # kept in a file of its own, not in rounds.csv
+
 Status = Literal["running", "completed", "failed", "stopped"]
 
 
@@ -46,16 +49,17 @@ class RoundRecord:
     seconds_train: float = 0.0
     seconds_aggregate: float = 0.0
     seconds_evaluate: float = 0.0
-    class_accuracy: Sequence[float] = field(default=(), repr=False)
+    class_accuracy: Sequence[float] = field(default=(), metadata=_OWN_FILE)
+    diagnostics: dict[str, float] = field(default_factory=dict, metadata=_OWN_FILE)
 
     def row(self) -> list[str]:
         """Return the cells as text; an unknown value is an empty cell."""
-        return [_cell(f.name, getattr(self, f.name)) for f in fields(self)[:-1]]
+        return [_cell(name, getattr(self, name)) for name in self.header()]
 
     @classmethod
     def header(cls) -> list[str]:
         """Return the column names."""
-        return [f.name for f in fields(cls)[:-1]]
+        return [f.name for f in fields(cls) if f.metadata != _OWN_FILE]
 
 
 def _cell(column: str, value: float) -> str:
@@ -72,7 +76,8 @@ class RunFolder:
     """The folder ``<output-dir>/<run-name>/`` of one run, open from its start to its end.
 
     As a context manager it writes ``summary.json`` on the way out whatever happens: `completed`,
-    `failed` after an exception, `stopped` after an interruption.
+    `failed` after an exception, `stopped` after an interruption. `stop` does the last from another
+    thread. The first of these is final.
     """
 
     def __init__(self, path: Path, identifying: Mapping[str, Any]) -> None:
@@ -81,6 +86,9 @@ class RunFolder:
         self._started = time.time()
         self._accuracies: list[float] = []
         self._last_round = 0
+        self._ended = False
+        # Of two threads one waits; a signal handler may come in between in the same thread.
+        self._summary_lock = threading.RLock()
 
     @classmethod
     def create(cls, config: RunConfig, run_id: int) -> Self:
@@ -134,7 +142,19 @@ class RunFolder:
             known = isinstance(error, FedADBError)
             self.write_summary("failed", str(error) if known else f"{kind.__name__}: {error}")
         else:
-            self.write_summary("stopped")
+            self.stop()
+
+    def stop(self) -> None:
+        """Record that the process is about to end although the run has not.
+
+        In a simulation the ServerApp is a thread that is not told of ``flwr stop``: the process
+        ends around it.
+        """
+        self.write_summary(
+            "stopped",
+            f"ended from outside after round {self._last_round}: flwr stop, a signal, or a crash "
+            f"of Flower itself (flwr log says which)",
+        )
 
     def write_config(self, config: RunConfig, own: Mapping[str, Scalar]) -> None:
         """Write every effective value and the versions it ran with."""
@@ -176,6 +196,10 @@ class RunFolder:
             cells = [_cell("accuracy", a) for a in record.class_accuracy]
             self._append("class_accuracy.csv", [str(record.round), *cells])
             self._accuracies.append(float(_cell("accuracy", record.accuracy)))
+        for name, value in sorted(record.diagnostics.items()):
+            if not (self.path / "diagnostics.csv").exists():
+                self._append("diagnostics.csv", ["round", "name", "value"])
+            self._append("diagnostics.csv", [str(record.round), name, f"{value:.6g}"])
         self.write_summary("running")
 
     def write_tensors(self, name: str, content: Attachment) -> None:
@@ -189,18 +213,22 @@ class RunFolder:
         self.write_tensors("model", Attachment(model))
 
     def write_summary(self, status: Status, reason: str = "") -> None:
-        """Write the run's standing; `reason` says why it failed."""
-        self._write_json(
-            "summary.json",
-            {
-                "status": status,
-                **({"reason": reason} if reason else {}),
-                "rounds": self._last_round,
-                **accuracy_summary(self._accuracies),
-                "seconds": round(time.time() - self._started, 3),
-                **self._identifying,
-            },
-        )
+        """Write the run's standing unless its end is written; `reason` says why it ended."""
+        with self._summary_lock:
+            if self._ended:
+                return
+            self._ended = status != "running"
+            self._write_json(
+                "summary.json",
+                {
+                    "status": status,
+                    **({"reason": reason} if reason else {}),
+                    "rounds": self._last_round,
+                    **accuracy_summary(self._accuracies),
+                    "seconds": round(time.time() - self._started, 3),
+                    **self._identifying,
+                },
+            )
 
     def _append(self, name: str, row: Sequence[str]) -> None:
         with (self.path / name).open("a", newline="") as file:

@@ -29,7 +29,7 @@ from fedadb_app.aggregation import ClientUpdate, all_finite, sample_weights
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import TrainingError
-from fedadb_app.evaluation import evaluate
+from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.local_training import Attachment, Trainer
 from fedadb_app.models import HeadBuilder, ImageClassifier, StateDict, single_head
 from fedadb_app.randomness import numpy_generator
@@ -89,6 +89,11 @@ class ServerRun:
     model: ImageClassifier
     dataset: ImageDataset
     folder: RunFolder
+
+    @property
+    def num_examples(self) -> int:
+        """Training samples of the whole federation."""
+        return len(self.dataset.train_labels)
 
 
 def draw_participants(
@@ -152,6 +157,10 @@ class FederatedStrategy(Strategy, Generic[P]):
         """Return the model that is evaluated after `update`."""
         return self.global_model
 
+    def also_evaluated(self) -> Mapping[str, StateDict]:
+        """Return further models whose accuracy goes to ``diagnostics.csv``, by name."""
+        return {}
+
     def artifacts(self) -> Mapping[str, Attachment]:
         """Return what the run's folder keeps beside the final model, by file name."""
         return {}
@@ -198,7 +207,10 @@ class FederatedStrategy(Strategy, Generic[P]):
         received = time.perf_counter()
         self.record.seconds_train = received - self._mark - self.record.seconds_anchors
         updates = self._usable(server_round, replies)
-        updated = self.update(server_round, updates)
+        updated = {  # a method may compute in double precision; the wire keeps the model's types
+            name: tensor.to(self.global_model[name].dtype)
+            for name, tensor in self.update(server_round, updates).items()
+        }
         if not all_finite(updated):  # the last good model stays, for the run's folder
             self._close_round()
             raise TrainingError(
@@ -208,10 +220,15 @@ class FederatedStrategy(Strategy, Generic[P]):
             )
         self.global_model = updated
         weights = sample_weights(updates)
-        loss = sum(w * u.metrics["train-loss"] for w, u in zip(weights, updates, strict=True))
+        means = {
+            name: sum(w * u.metrics[name] for w, u in zip(weights, updates, strict=True))
+            for name in updates[0].metrics
+            if all(name in u.metrics for u in updates)
+        }
+        self.record.diagnostics |= {name.replace("-", "_"): m for name, m in means.items()}
         arrays = messages.to_arrays(self.global_model)
         self.record.seconds_aggregate = time.perf_counter() - received
-        return arrays, MetricRecord({"train-loss": loss})
+        return arrays, MetricRecord({name: float(mean) for name, mean in means.items()})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -230,18 +247,13 @@ class FederatedStrategy(Strategy, Generic[P]):
         if server_round == 0:
             return None
         del arrays  # `global_model` holds the same tensors
-        settings, dataset = self.run.config, self.run.dataset
+        settings = self.run.config
         due = server_round % settings.evaluate_every == 0
         if settings.evaluate == "server" and (due or server_round == settings.num_server_rounds):
             before = time.perf_counter()
-            self.run.model.load_state_dict(self.evaluated_model())
-            found = evaluate(
-                self.run.model,
-                dataset.test_images,
-                dataset.test_labels,
-                dataset.num_classes,
-                settings,
-            )
+            found = self._evaluate(self.evaluated_model())
+            for name, model in self.also_evaluated().items():
+                self.record.diagnostics[f"accuracy_{name}"] = self._evaluate(model).accuracy
             self.record.accuracy, self.record.loss = found.accuracy, found.loss
             self.record.class_accuracy = found.class_accuracy
             self.record.seconds_evaluate = time.perf_counter() - before
@@ -249,6 +261,17 @@ class FederatedStrategy(Strategy, Generic[P]):
         if math.isnan(self.record.accuracy):
             return None
         return MetricRecord({"accuracy": self.record.accuracy, "loss": self.record.loss})
+
+    def _evaluate(self, model: StateDict) -> Evaluation:
+        dataset = self.run.dataset
+        self.run.model.load_state_dict(model)
+        return evaluate(
+            self.run.model,
+            dataset.test_images,
+            dataset.test_labels,
+            dataset.num_classes,
+            self.run.config,
+        )
 
     def summary(self) -> None:
         """Log the method and its effective values."""

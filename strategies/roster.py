@@ -84,8 +84,10 @@ class Roster:
             if len(self.nodes) >= needed:
                 return
             if time.monotonic() >= deadline:
+                silent = len(self._connected) - len(self.nodes)
                 raise NodeError(
-                    f"{len(self.nodes)} SuperNodes are connected after "
+                    f"{len(self.nodes)} SuperNodes are connected"
+                    f"{f' ({silent} more do not answer)' if silent else ''} after "
                     f"node-timeout={self._config.node_timeout:g} s, but {needed} are needed: start "
                     f"more SuperNodes, or change "
                     f"{'num-partitions' if needed > self._config.min_nodes else 'min-nodes'} "

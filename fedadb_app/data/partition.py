@@ -130,7 +130,8 @@ def _draw_counts(rng: np.random.Generator, sizes: Counts, num_clients: int, alph
         if not share.sum() > 0:  # a tiny alpha gave all its mass to clients at the cap (or 0/0)
             share = (held < cap).astype(float)
         cuts = np.floor(np.cumsum(share / share.sum()) * size).astype(np.int64)
-        cuts[-1] = size  # the last cut is N_c up to rounding
+        # The last cut is N_c up to rounding; the rest must not go to a client at the cap.
+        cuts[np.flatnonzero(share)[-1] :] = size
         counts[label] = np.diff(cuts, prepend=0)
         held += counts[label]
     return counts

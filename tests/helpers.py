@@ -1,0 +1,330 @@
+"""A fake Flower grid around the real ClientApp, and a federation built on it, in one process."""
+
+import csv
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+
+import client_app
+from fedadb_app import messages
+from fedadb_app.config import Settings
+from fedadb_app.data.sources import open_dataset
+from fedadb_app.models import ModelSpec, build_classifier
+from fedadb_app.results import RunFolder
+from strategies import read_run_config
+from strategies.base import FederatedStrategy, ServerRun
+from strategies.roster import Roster
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SUPERLINK = 1
+"""The node id under which a SuperLink itself replies, e.g. for a node that is gone."""
+
+Fault = Callable[[Message, Message], list[Message]]
+"""(instruction, the ClientApp's reply) -> what the server receives instead."""
+
+
+def node_id(partition: int) -> int:
+    """A node id as Flower draws it: large, and in another order than the partition ids."""
+    return 2**62 + (7919 * (partition + 1)) % 1009
+
+
+def simulated_nodes(count: int) -> dict[int, dict[str, Any]]:
+    """Node id -> node config, as Flower's simulation sets it."""
+    return {node_id(i): {"partition-id": i, "num-partitions": count} for i in range(count)}
+
+
+# --- what can go wrong with a reply ---------------------------------------------------------
+
+
+def silent(asked: Message, reply: Message) -> list[Message]:
+    return []
+
+
+def fails(reason: str | None = "<class 'RuntimeError'>:<'CUDA out of memory'>") -> Fault:
+    return lambda asked, reply: [Message(Error(code=2, reason=reason), reply_to=asked)]
+
+
+def superlink_error(asked: Message, reply: Message) -> list[Message]:
+    """What a SuperLink answers, in its own name, for a node whose heartbeat has stopped."""
+    error = Message(Error(code=5, reason="Node Unavailable"), reply_to=asked)
+    error.metadata.__dict__["_src_node_id"] = SUPERLINK
+    return [error]
+
+
+def twice(asked: Message, reply: Message) -> list[Message]:
+    return [reply, reply]
+
+
+def with_stranger(asked: Message, reply: Message) -> list[Message]:
+    """The reply, and one that a node that was never asked sends."""
+    other = Message(RecordDict(), dst_node_id=4242, message_type="train")
+    other.metadata.__dict__["_message_id"] = "some other message"
+    return [Message(reply.content, reply_to=other), reply]
+
+
+def edited(
+    arrays: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None,
+    metrics: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    content: Callable[[RecordDict], RecordDict] | None = None,
+) -> Fault:
+    """The reply with other arrays, other metrics, or another content."""
+
+    def fault(asked: Message, reply: Message) -> list[Message]:
+        changed = RecordDict(dict(reply.content))
+        if arrays is not None:
+            before = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+            changed["arrays"] = ArrayRecord(
+                {name: Array(np.array(a, order="C")) for name, a in arrays(before).items()}
+            )
+        if metrics is not None:
+            changed["metrics"] = MetricRecord(metrics(dict(reply.content["metrics"])))
+        if content is not None:
+            changed = content(changed)
+        return [Message(changed, reply_to=asked)]
+
+    return fault
+
+
+def first(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict], dict]:
+    """Change the first array only."""
+
+    def edit(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        name = next(iter(arrays))
+        return {**arrays, name: change(arrays[name])}
+
+    return edit
+
+
+def without_first(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return dict(list(arrays.items())[1:])
+
+
+def garbage(content: RecordDict) -> RecordDict:
+    """Arrays whose bytes are no arrays."""
+    broken = {
+        name: Array(array.dtype, array.shape, array.stype, b"PK\x03\x04 not an array")
+        for name, array in content["arrays"].items()
+    }
+    return RecordDict({**content, "arrays": ArrayRecord(broken)})
+
+
+def without(key: str) -> Callable[[RecordDict], RecordDict]:
+    return lambda content: RecordDict({k: v for k, v in content.items() if k != key})
+
+
+UNUSABLE: Mapping[str, tuple[Fault, str]] = {
+    "silent": (silent, "no reply within round-timeout"),
+    "error": (fails(), "CUDA out of memory"),
+    "error without a reason": (fails(None), "error code 2"),
+    "node is gone": (superlink_error, "Node Unavailable"),
+    "no arrays": (edited(content=without("arrays")), "no model"),
+    "no metrics": (edited(content=without("metrics")), "no metrics"),
+    "arrays are a config": (
+        edited(content=lambda c: RecordDict({**without("arrays")(c), "arrays": ConfigRecord()})),
+        "no model",
+    ),
+    "garbage": (edited(content=garbage), "cannot be read"),
+    "NaN": (edited(first(lambda a: np.full_like(a, np.nan))), "not finite"),
+    "infinity": (edited(first(lambda a: np.full_like(a, -np.inf))), "not finite"),
+    "wrong shape": (edited(first(lambda a: a[:-1])), "shape"),
+    "transposed": (edited(first(lambda a: a.reshape(a.shape[::-1]))), "shape"),
+    "wrong type": (edited(first(lambda a: a.astype(np.float64))), "float64"),
+    "text": (edited(first(lambda a: a.astype(str))), "cannot be read"),
+    "missing tensor": (edited(without_first), "features.0.weight"),
+    "extra tensor": (edited(lambda a: {**a, "backdoor": np.zeros(1, np.float32)}), "backdoor"),
+    "no samples": (edited(metrics=lambda m: {**m, "num-examples": 0}), "num-examples=0"),
+    "negative": (edited(metrics=lambda m: {**m, "num-examples": -5}), "num-examples=-5"),
+    "half a sample": (edited(metrics=lambda m: {**m, "num-examples": 1.5}), "num-examples=1.5"),
+    "a float": (edited(metrics=lambda m: {**m, "num-examples": 479.0}), "num-examples=479.0"),
+    "a list": (edited(metrics=lambda m: {**m, "num-examples": [9]}), "num-examples"),
+    "too many": (edited(metrics=lambda m: {**m, "num-examples": 10**12}), "num-examples=10000"),
+    "no count": (edited(metrics=lambda m: {"train-loss": 1.0}), "num-examples"),
+    "NaN loss": (edited(metrics=lambda m: {**m, "train-loss": float("nan")}), "not finite"),
+    "infinite metric": (edited(metrics=lambda m: {**m, "x": float("inf")}), "not finite"),
+    "no loss": (edited(metrics=lambda m: {"num-examples": 9}), "train-loss"),
+    "list of losses": (edited(metrics=lambda m: {**m, "train-loss": [1.0]}), "train-loss"),
+}
+"""Name -> a fault after which a reply can not be used, and a word of the reason to be logged."""
+
+
+# --- the grid -------------------------------------------------------------------------------
+
+
+@dataclass
+class FakeGrid(Grid):
+    """Hands each message to the real ClientApp, at once, and collects the replies."""
+
+    run_config: Mapping[str, Any]
+    nodes: dict[int, dict[str, Any]]
+    faults: dict[int, Fault] = field(default_factory=dict)  # by node id; train messages only
+    identity_faults: dict[int, Fault] = field(default_factory=dict)
+    arrange: Callable[[list[Message]], Iterable[Message]] = list
+    before_look: Callable[[], None] | None = None  # called before each look at who is connected
+    before_train: Callable[[int], None] | None = None  # called with the round
+    sent: list[Message] = field(default_factory=list)
+    received: list[Message] = field(default_factory=list)
+    timeouts: list[float | None] = field(default_factory=list)
+    contexts: dict[int, Context] = field(default_factory=dict)
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise AssertionError("deprecated in Flower 1.42")
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        if self.before_look is not None:
+            self.before_look()
+        return list(self.nodes)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        asked = list(messages)
+        self.timeouts.append(timeout)
+        for message in asked:
+            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+        self.sent += asked
+        train = [m for m in asked if m.metadata.message_type == "train"]
+        if train and self.before_train is not None:
+            self.before_train(train[0].content["config"]["round"])
+        replies = [reply for message in asked for reply in self._answer(message)]
+        self.received += replies
+        return self.arrange(replies)
+
+    def trained(self) -> list[Message]:
+        """The train messages that went out."""
+        return [m for m in self.sent if m.metadata.message_type == "train"]
+
+    def _answer(self, message: Message) -> list[Message]:
+        node = message.metadata.dst_node_id
+        faults = self.faults if message.metadata.message_type == "train" else self.identity_faults
+        if node not in self.nodes:
+            return superlink_error(message, message)
+        try:
+            reply = client_app.app(message, self.context(node))
+        except Exception as error:  # as Flower's simulation does it
+            reply = fails(f"{type(error)}:<'{error}'>")(message, message)[0]
+        return faults[node](message, reply) if node in faults else [reply]
+
+    def context(self, node: int) -> Context:
+        if node not in self.contexts:
+            self.contexts[node] = Context(
+                run_id=7,
+                node_id=node,
+                node_config=self.nodes[node],
+                state=RecordDict(),
+                run_config=dict(self.run_config),
+            )
+        return self.contexts[node]
+
+
+def server_context(run_config: Mapping[str, Any], run_id: int = 7) -> Context:
+    """What Flower hands to a ServerApp."""
+    return Context(
+        run_id=run_id,
+        node_id=SUPERLINK,
+        node_config={},
+        state=RecordDict(),
+        run_config=dict(run_config),
+    )
+
+
+# --- a federation ---------------------------------------------------------------------------
+
+
+@dataclass
+class Federation:
+    """A strategy, its clients and its folder; `run` is what Flower does."""
+
+    grid: FakeGrid
+    strategy: FederatedStrategy[Settings]
+    folder: RunFolder
+
+    def run(self) -> Any:
+        config = self.strategy.run.config
+        return self.strategy.start(
+            self.grid,
+            messages.to_arrays(self.strategy.global_model),
+            num_rounds=config.num_server_rounds,
+            timeout=config.round_timeout,
+            evaluate_fn=self.strategy.evaluate_round,
+        )
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        return read_csv(self.folder.path / "rounds.csv")
+
+    def fault(self, partition: int, fault: Fault) -> None:
+        self.grid.faults[node_id(partition)] = fault
+
+
+def make_federation(
+    values: Mapping[str, Any], clients: int = 3, nodes: dict[int, dict[str, Any]] | None = None
+) -> Federation:
+    """Build what server_app's `main` builds, and wait for the nodes."""
+    config, method, params = read_run_config(values)
+    folder = RunFolder.create(config, run_id=7)
+    dataset = open_dataset(config.dataset, config.data_dir)
+    grid = FakeGrid(values, simulated_nodes(clients) if nodes is None else nodes)
+    roster = Roster(config)
+    roster.gather(grid)
+    spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+    model = build_classifier(spec, config.seed, method.heads)
+    strategy = method.strategy(ServerRun(config, model, dataset, folder), roster, params)
+    return Federation(grid, strategy, folder)
+
+
+# --- reading results ------------------------------------------------------------------------
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def identical(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two state dicts are equal bit by bit."""
+    return one.keys() == other.keys() and all(
+        one[k].dtype == other[k].dtype
+        and one[k].shape == other[k].shape
+        and one[k].numpy().tobytes() == other[k].numpy().tobytes()
+        for k in one
+    )
+
+
+def messages_of(records: Sequence[Any], level: str) -> list[str]:
+    """The logged texts of one level, by this app."""
+    return [
+        r.getMessage() for r in records if r.levelname == level and r.name.startswith("flwr.fedadb")
+    ]
