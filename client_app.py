@@ -1,6 +1,9 @@
 """Flower ClientApp: unpack a message, hand it to the method's trainer, pack the reply."""
 
+import os
+import sys
 from functools import lru_cache
+from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -15,6 +18,12 @@ from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
 from strategies import METHODS, read_run_config
 
 app = ClientApp()
+
+if Path(sys.argv[0]).stem == "flwr-simulation":
+    # Ray's workers import this module by its name and look first in the folder in which this
+    # process starts Ray: that of the user's first `flwr run`, with whatever client_app.py lies
+    # there. Flower loads this module before it starts Ray, so move to the bundle.
+    os.chdir(Path(__file__).parent)
 
 
 @app.query()

@@ -316,12 +316,13 @@ def test_with_running_statistics_each_branch_passes_its_own_batch(beta):
     torch.testing.assert_close(layer.running_var, plain_layer.running_var, atol=1e-7, rtol=0)
 
 
-def test_with_batch_local_statistics_each_branch_passes_its_own_batch():
+@pytest.mark.parametrize("anchor_label", ["hard", "soft", "weighted"])
+def test_with_batch_local_statistics_each_branch_passes_its_own_batch(anchor_label):
     model = small_net(nn.BatchNorm2d(4, track_running_stats=False))
     anchors = class_anchors()
-    pool = MixedPool.of(local_data(), anchors, "soft")
+    pool = MixedPool.of(local_data(), anchors, anchor_label)
     found = dual_branch_loss(model, pool, *batches(), 0.5, generator())
-    expected = plain_loss(model, pool, anchors, *batches(), 0.5, "soft")
+    expected = plain_loss(model, pool, anchors, *batches(), 0.5, anchor_label)
     assert found.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
