@@ -1,0 +1,109 @@
+"""The `fedadb` command, up to the point where Flower takes over."""
+
+import pytest
+from helpers import REPOSITORY
+from typer.testing import CliRunner
+
+from fedadb_app import cli
+
+runner = CliRunner()
+
+
+def call(*arguments):
+    return runner.invoke(cli.main, list(arguments))
+
+
+@pytest.fixture
+def never_started(monkeypatch):
+    """Fail if a command gets as far as starting a run."""
+
+    def start(*args, **kwargs):
+        raise AssertionError("a run was started")
+
+    monkeypatch.setattr(cli, "FlowerRun", start)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("alhpa=0.2", 'unknown key "alhpa" in the run configuration; did you mean "alpha"?'),
+        ("learning-rate=abc", 'learning-rate="abc"'),
+        ('learning-rate="abc"', "expected a finite number greater than 0"),
+        ("fraction-train=1.5", "at most 1"),
+        ('strategy="fedadd"', 'did you mean "fedadb"?'),
+        ('output-dir="results"', "absolute path"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_before_any_run(never_started, config, said):
+    result = call("run", "--app", str(REPOSITORY), "-c", config)
+    assert result.exit_code == 1
+    assert said in result.output
+    assert result.output.count("\n") == 1
+    assert "Traceback" not in result.output
+
+
+def test_a_folder_that_is_no_checkout_is_refused(never_started, tmp_path):
+    result = call("run", "--app", str(tmp_path))
+    assert result.exit_code == 1
+    assert "is not a checkout of this app" in result.output
+
+
+def test_an_existing_run_is_not_overwritten(never_started, tmp_path):
+    (tmp_path / "mine").mkdir()
+    config = f'output-dir="{tmp_path}" run-name="mine"'
+    result = call("run", "--app", str(REPOSITORY), "-c", config)
+    assert result.exit_code == 1
+    assert "already exists" in result.output
+
+
+class FinishedRun:
+    """A run that has ended as `outcome` says."""
+
+    outcome = ("finished:completed", "")
+
+    def __init__(self, app, values, simulation, superlink=""):
+        from pathlib import Path
+
+        folder = Path(values["output-dir"]) / values["run-name"]
+        folder.mkdir(parents=True)
+        (folder / "rounds.csv").write_text("round,accuracy\n1,10.00\n2,\n3,30.00\n")
+        (folder / "summary.json").write_text(
+            '{"status": "completed", "final_accuracy": 30.0, "best5_accuracy": 20.0}'
+        )
+
+    def wait(self, folder, on_look):
+        on_look()
+        return self.outcome
+
+
+def test_run_reports_the_accuracy_and_where_the_results_are(monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "FlowerRun", FinishedRun)
+    result = call("run", "--app", str(REPOSITORY), "-c", f'output-dir="{tmp_path}" run-name="r"')
+    assert result.exit_code == 0, result.output
+    assert "final 30.0 %" in result.output
+    assert str(tmp_path / "r") in result.output
+
+
+def test_run_fails_when_flower_says_so_whatever_the_folder_says(monkeypatch, tmp_path):
+    class Failed(FinishedRun):
+        outcome = ("finished:failed", "Simulation Runtime crashed")
+
+    monkeypatch.setattr(cli, "FlowerRun", Failed)
+    result = call("run", "--app", str(REPOSITORY), "-c", f'output-dir="{tmp_path}" run-name="r"')
+    assert result.exit_code == 1
+    assert "Simulation Runtime crashed" in result.output
+
+
+def test_accuracies_skip_rounds_that_were_not_evaluated(tmp_path):
+    assert cli.read_accuracies(tmp_path) == ([], 0)
+    (tmp_path / "rounds.csv").write_text("round,accuracy\n1,10.00\n2,\n3,30.00\n")
+    assert cli.read_accuracies(tmp_path) == ([10.0, 30.0], 3)
+
+
+def test_data_describes_a_data_set_and_refuses_an_unknown_one():
+    result = call("data", "digits")
+    assert result.exit_code == 0
+    assert "1437 training and 360 test images of 28x28 pixels" in result.output.replace("\n", " ")
+    result = call("data", "nosuchset")
+    assert result.exit_code == 1
+    assert 'dataset="nosuchset" is unknown' in result.output
