@@ -19,6 +19,7 @@ from fedadb_app.errors import NodeError
 logger = logging.getLogger("flwr.fedadb")
 
 _PAUSE = 0.2  # seconds between two looks at who is connected
+_PATIENCE = 20.0  # seconds a round waits for a newcomer's answer when enough others are there
 
 
 class Roster:
@@ -34,6 +35,7 @@ class Roster:
         self._config = config
         self._claims: dict[int, messages.PartitionClaim | None] = {}  # by node id, once answered
         self._connected: set[int] = set()
+        self._silent: set[int] = set()  # node ids that were asked and did not answer
         self._complaints: dict[int, str] = {}  # by node id, so that each is logged once
 
     @property
@@ -75,12 +77,15 @@ class Roster:
         while True:
             self._connected = set(grid.get_node_ids())
             newcomers = self._connected - self._claims.keys()
+            patience = max(1.0, deadline - time.monotonic())
+            if len(self.nodes) >= self._needed(every_part):
+                # The round need not wait for them, nor ask again who would not answer.
+                newcomers -= self._silent
+                patience = min(patience, _PATIENCE)
             if newcomers:
-                self._ask(grid, newcomers, max(1.0, deadline - time.monotonic()))
-                self._check_identities()
-            needed = self._config.min_nodes
-            if every_part and self._parts:
-                needed = max(needed, *self._parts)
+                self._ask(grid, newcomers, patience)
+                self._check_identities(at_start=every_part)
+            needed = self._needed(every_part)
             if len(self.nodes) >= needed:
                 return
             if time.monotonic() >= deadline:
@@ -95,6 +100,10 @@ class Roster:
                 )
             time.sleep(_PAUSE)
 
+    def _needed(self, every_part: bool) -> int:
+        parts = self._parts if every_part else set()
+        return max(self._config.min_nodes, *parts) if parts else self._config.min_nodes
+
     @property
     def _parts(self) -> set[int]:
         return {
@@ -105,10 +114,12 @@ class Roster:
 
     def _ask(self, grid: Grid, nodes: Iterable[int], timeout: float) -> None:
         queries = [messages.identity_query(node) for node in sorted(nodes)]
+        self._silent |= set(nodes)
         for reply in grid.send_and_receive(queries, timeout=timeout):
             node = messages.asked_node(reply, queries)
             if node is None:
                 continue
+            self._silent.discard(node)
             try:
                 self._claims[node] = messages.read_identity(reply)
             except messages.UnusableReplyError as error:
@@ -116,7 +127,7 @@ class Roster:
                     self._complaints[node] = str(error)
                     logger.warning("node %d does not say who it is: %s", node, error)
 
-    def _check_identities(self) -> None:
+    def _check_identities(self, at_start: bool) -> None:
         connected = [c for node, c in self._claims.items() if c and node in self._connected]
         if len({claim.num_partitions for claim in connected}) > 1:
             raise NodeError(
@@ -125,7 +136,9 @@ class Roster:
             )
         ids = [claim.partition_id for claim in connected]
         twice = [i for i, times in Counter(ids).items() if times > 1]
-        if twice:
+        if twice and not at_start:  # a restarted node has a new id; `nodes` takes the newest
+            logger.warning("two SuperNodes hold partition-id=%d; the newer one is used", twice[0])
+        elif twice:
             raise NodeError(
                 f"two SuperNodes hold partition-id={twice[0]}; each needs its own --node-config"
             )

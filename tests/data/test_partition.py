@@ -95,6 +95,7 @@ def draws_by_loops(seed, sizes, num_clients, alpha):
         (np.repeat(np.arange(9), [900, 33, 1, 400, 1200, 77, 7, 620, 510]), 12, 0.3),
         (balanced(100, 50), 10, 0.01),
         (balanced(2, 100), 3, 1.0),
+        (balanced(25, 4), 3, 1.0),  # N/K is no whole number: who holds 33 of 33.3 may receive
         (balanced(4, 30), 2, 1e-3),
         (balanced(6, 100), 4, 1e-8),
     ],

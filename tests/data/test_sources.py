@@ -114,6 +114,17 @@ def test_digits_are_scikit_learns_each_with_its_label_and_none_twice():
     assert np.array_equal(np.sort(nearest), np.arange(1797))
 
 
+def test_digits_are_enlarged_linearly():
+    # Where each of the 28 pixels' centres lies on the line of 8 pixels, by hand.
+    at = np.clip((np.arange(28) + 0.5) * 8 / 28 - 0.5, 0, 7)
+    data = open_dataset("digits", "")
+    known = np.round(load_digits().images * 255 / 16)
+    lines = np.stack([np.interp(at, np.arange(8), row) for row in known[0]])
+    expected = np.stack([np.interp(at, np.arange(8), column) for column in lines.T]).T
+    images = np.concatenate([data.train_images, data.test_images])[:, 0].astype(float)
+    assert np.abs(images - expected).max(axis=(1, 2)).min() <= 1.5  # rounding, twice
+
+
 def test_digits_split_is_the_same_for_ever(tmp_path, monkeypatch):
     np.random.seed(1)
     one = open_dataset("digits", "")

@@ -284,3 +284,26 @@ def test_what_a_departed_node_claimed_is_forgotten(clock):
     roster.gather(grid)
     assert roster.nodes == {0: 17, 1: 18}
     assert roster.num_clients == 2
+
+
+def test_a_restarted_node_replaces_its_old_self_that_is_still_listed(caplog):
+    """A SuperNode without a fixed key comes back under a new id before the old one times out."""
+    roster, grid = make({1: claim(0, 2), 2: claim(1, 2)})
+    roster.gather(grid)
+    grid.nodes[3] = claim(1, 2)
+    roster.refresh(grid)
+    assert roster.nodes == {0: 1, 1: 3}
+    (said,) = messages_of(caplog.records, "WARNING")
+    assert "partition-id=1" in said
+
+
+def test_a_newcomer_that_stays_silent_holds_up_one_round_only(clock):
+    roster, grid = make({1: {}})
+    roster.gather(grid)
+    grid.nodes[2] = {}
+    grid.identity_faults[2] = silent
+    for _ in range(3):
+        roster.refresh(grid)
+    assert queries(grid) == [1, 2]
+    assert grid.timeouts[-1] == 20
+    assert roster.nodes == {1: 1}
