@@ -1,0 +1,162 @@
+"""Whole runs in Flower's simulation, started as a user starts them."""
+
+import csv
+import tomllib
+
+import pytest
+
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1800)]
+
+SMALL = "local-epochs=1 fedadb.anchor-steps=5"
+RESULTS = {
+    "config.toml",
+    "partition.json",
+    "rounds.csv",
+    "class_accuracy.csv",
+    "summary.json",
+    "model.safetensors",
+    "anchors.safetensors",
+}
+
+
+def workers(count):
+    """A federation of four clients that `count` Ray workers share."""
+    return f"num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus={count}"
+
+
+# --- the defaults ---------------------------------------------------------------------------
+
+
+def test_a_bare_run_completes_and_leaves_everything(bare_run):
+    assert bare_run.status == "finished:completed", bare_run.details
+    present = {path.name for path in bare_run.folder.iterdir()}
+    assert present >= RESULTS
+    assert not [name for name in present if name.endswith(".tmp")]
+    summary = bare_run.summary()
+    assert summary["status"] == "completed"
+    assert (summary["strategy"], summary["clients"], summary["rounds"]) == ("fedadb", 2, 2)
+    rounds = bare_run.rounds()
+    assert [row["round"] for row in rounds] == ["1", "2"]
+    assert [(row["clients"], row["failures"]) for row in rounds] == [("2", "0")] * 2
+    assert float(rounds[-1]["accuracy"]) == summary["final_accuracy"] > 15
+    assert len(bare_run.partition()["clients"]) == 2
+    with bare_run.file("class_accuracy.csv").open() as file:
+        header, *rows = csv.reader(file)
+    assert header == ["round", *map(str, range(10))]
+    assert len(rows) == 2
+    written = tomllib.loads(bare_run.file("config.toml").read_text())
+    assert (written["num-server-rounds"], written["fedadb"]["anchor-steps"]) == (2, 100)
+
+
+def test_no_dependency_is_installed_for_a_run(bare_run, simulation):
+    # The SuperLink runs `uv sync` before each run, here without a network (UV_OFFLINE).
+    log = simulation.log(bare_run.run_id)
+    assert "No additional application dependencies needed installation." in log
+    assert not list(simulation.home.rglob("torch"))
+
+
+def test_flower_itself_refuses_an_unknown_key(simulation):
+    refused = simulation.flwr("run", str(simulation.app), "test", "--run-config", "learn-rate=0.1")
+    assert refused.returncode != 0
+    assert "Invalid run configuration" in refused.stdout + refused.stderr
+
+
+# --- the same seed --------------------------------------------------------------------------
+
+
+def test_a_seed_fixes_the_run_whatever_the_workers_and_the_clients_whatever_the_method(
+    simulation, rehearsal_app
+):
+    config = f"{SMALL} num-server-rounds=3 fraction-train=0.5 seed=7"
+    one = simulation.run(config, workers(1), rehearsal_app)
+    two = simulation.run(config, workers(2), rehearsal_app)
+    other = simulation.run(f'{config} strategy="fedavg"', workers(2), rehearsal_app)
+    for outcome in (one, two, other):
+        assert outcome.status == "finished:completed", outcome.details
+        assert outcome.column("clients") == ["2", "2", "2"]
+        assert outcome.trained() == one.trained()
+        assert outcome.partition()["hash"] == one.partition()["hash"]
+    assert len(one.trained()) == 6
+    for column in ("accuracy", "loss", "anchor_quality"):
+        assert one.column(column) == two.column(column)
+    assert all(one.column("anchor_quality"))
+    assert not any(other.column("anchor_quality"))
+    per_class = [outcome.file("class_accuracy.csv").read_text() for outcome in (one, two)]
+    assert per_class[0] == per_class[1]
+    assert one.partition() == two.partition() == other.partition()
+
+
+# --- clients that fail ----------------------------------------------------------------------
+
+
+def test_a_run_goes_on_without_failing_clients_and_takes_them_back(simulation, rehearsal_app):
+    script = {"1@1": "raise", "2@1": "nan", "3@1": "shape", "1@3": "die"}
+    outcome = simulation.run(
+        f"{SMALL} num-server-rounds=3 min-success-fraction=0.25 round-timeout=300",
+        workers(2),
+        rehearsal_app,
+        script,
+    )
+    assert outcome.status == "finished:completed", outcome.details
+    assert outcome.summary()["status"] == "completed"
+    log = simulation.log(outcome.run_id)
+    assert outcome.column("clients")[:2] == ["1", "4"]
+    assert outcome.column("failures")[:2] == ["3", "0"]
+    assert "round 1: client 1 failed: " in log
+    assert "the script says so" in log
+    assert "round 1: client 2 failed: its model holds values that are not finite" in log
+    assert "round 1: client 3 failed: tensor " in log
+    # A worker process that dies is known at once, not after round-timeout. Flower puts it back
+    # into its pool, where it also fails clients that were given to it later.
+    last = outcome.rounds()[-1]
+    assert int(last["clients"]) >= 1
+    assert int(last["failures"]) >= 1
+    assert int(last["clients"]) + int(last["failures"]) == 4
+    assert "round 3: client 1 failed: " in log
+    assert "ActorDiedError" in log
+    assert "no reply within round-timeout" not in log
+
+
+def test_too_few_usable_updates_end_a_run_and_leave_its_rounds(simulation, rehearsal_app):
+    outcome = simulation.run(
+        f"{SMALL} num-server-rounds=3 min-success-fraction=1.0",
+        workers(2),
+        rehearsal_app,
+        {"1@2": "raise"},
+    )
+    assert outcome.status == "finished:failed"
+    sentence = (
+        "round 2: 3 of 4 clients gave a usable update, 4 needed (min-success-fraction=1); client 1:"
+    )
+    assert sentence in outcome.details
+    assert "the script says so" in outcome.details
+    assert outcome.summary()["status"] == "failed"
+    assert sentence in outcome.summary()["reason"]
+    assert outcome.column("round") == ["1", "2"]
+    assert outcome.column("failures") == ["0", "1"]
+    assert [bool(cell) for cell in outcome.column("accuracy")] == [True, False]
+    assert {path.name for path in outcome.folder.iterdir()} >= RESULTS
+
+
+# --- stopping -------------------------------------------------------------------------------
+
+
+def test_a_stopped_run_says_so_and_its_processes_end(simulation, rehearsal_app):
+    run = simulation.submit(
+        f"{SMALL} num-server-rounds=3",
+        "num-supernodes=2 client-resources-num-cpus=1",
+        rehearsal_app,
+        {"1@2": "hang"},
+    )
+    simulation.await_begin(run, "1@2")
+    assert simulation.flwr("stop", run.run_id, "test").returncode == 0
+    # The SuperLink says so at once; the process learns it with its next heartbeat (20 s).
+    outcome = simulation.wait(run)
+    assert outcome.status == "finished:stopped"
+    simulation.await_summary(run, "stopped")
+    simulation.await_rest()
+    summary = outcome.summary()
+    assert summary["status"] == "stopped"
+    assert summary["rounds"] == 1
+    assert summary["reason"].startswith("ended from outside after round 1")
+    assert outcome.column("round") == ["1"]

@@ -1,0 +1,115 @@
+"""A real SuperLink and real SuperNodes on this machine, the same app."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1800)]
+
+SMALL = "local-epochs=1 fedadb.anchor-steps=5"
+
+
+# --- without a SuperNode --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def without_nodes(deployment, tmp_path_factory):
+    """Runs that cannot begin, by what is wrong with them; started together."""
+    folder = tmp_path_factory.mktemp("bad")
+    labels = np.arange(40).reshape(-1, 1) % 4
+    images = np.zeros((40, 28, 28), np.uint8)
+    whole = folder / "cut.npz"
+    np.savez(
+        whole, train_images=images, train_labels=labels, test_images=images, test_labels=labels
+    )
+    whole.write_bytes(whole.read_bytes()[:40_000])
+    (folder / "file").touch()
+    submitted = {
+        "nodes": deployment.submit("min-nodes=2 node-timeout=3"),
+        "type": deployment.submit('learning-rate="abc"'),
+        "data": deployment.submit(f'dataset="{whole}"'),
+        "output": deployment.submit(f'output-dir="{folder}/file/runs"'),
+    }
+    return {wrong: deployment.wait(run) for wrong, run in submitted.items()}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (
+            "nodes",
+            "0 SuperNodes are connected after node-timeout=3 s, but 2 are needed: start more",
+        ),
+        ("type", 'learning-rate="abc" is not allowed: expected a finite number greater than 0'),
+        ("data", "cut.npz is damaged or no .npz file"),
+        ("output", "cannot be written to (Not a directory); set output-dir to a folder that"),
+    ],
+)
+def test_a_run_that_cannot_begin_fails_with_one_sentence(without_nodes, wrong, sentence):
+    outcome = without_nodes[wrong]
+    assert outcome.status == "finished:failed"
+    assert sentence in outcome.details
+    assert "\n" not in outcome.details.strip()
+    if outcome.folder is not None:  # the folder is there once the configuration is known to be fine
+        assert outcome.summary()["status"] == "failed"
+        assert sentence in outcome.summary()["reason"]
+        assert outcome.rounds() == []
+
+
+def test_a_run_stopped_while_it_waits_for_nodes_says_so(deployment):
+    run = deployment.submit(SMALL)
+    deployment.await_summary(run, "running")
+    assert deployment.flwr("stop", run.run_id, "test").returncode == 0
+    deployment.await_summary(run, "stopped")
+    assert deployment.wait(run).status == "finished:stopped"
+
+
+# --- two SuperNodes -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def supernodes(deployment):
+    with deployment.supernode(0, 2) as first, deployment.supernode(1, 2) as second:
+        yield first, second
+
+
+@pytest.fixture(scope="module")
+def deployed_run(deployment, supernodes):
+    return deployment.run("num-server-rounds=2")
+
+
+def test_supernodes_compute_what_the_simulation_computes(deployed_run, bare_run):
+    assert deployed_run.status == "finished:completed", deployed_run.details
+    for column in ("round", "accuracy", "loss", "anchor_quality", "bytes_down", "bytes_up"):
+        assert deployed_run.column(column) == bare_run.column(column)
+    assert deployed_run.partition() == bare_run.partition()
+    assert {path.name for path in deployed_run.folder.iterdir()} == {
+        path.name for path in bare_run.folder.iterdir()
+    }
+
+
+def test_a_run_outlives_a_dead_client_process_and_a_lost_supernode(
+    deployment, supernodes, deployed_run, rehearsal_app
+):
+    # The limit follows the machine: three times what a round of the run before took.
+    limit = max(20.0, 3 * max(map(float, deployed_run.column("seconds_train"))))
+    run = deployment.submit(
+        f"{SMALL} num-server-rounds=3 round-timeout={limit:.1f}",
+        app=rehearsal_app,
+        script={"1@1": "die", "1@2": "hang"},
+    )
+    deployment.await_begin(run, "1@2")
+    time.sleep(1)
+    os.killpg(supernodes[1].pid, signal.SIGTERM)
+    outcome = deployment.wait(run)
+    assert outcome.status == "finished:completed", outcome.details
+    assert outcome.column("failures") == ["1", "1", "0"]
+    assert outcome.column("clients") == ["1", "1", "1"]
+    # A dead process gives no reply; a SuperNode reports it after a minute without heartbeats.
+    assert float(outcome.column("seconds_train")[0]) < limit + 10
+    log = deployment.log(outcome.run_id)
+    assert "round 1: client 1 failed: " in log
+    assert "round 2: client 1 failed: Error: Node Unavailable" in log
