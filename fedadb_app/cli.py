@@ -5,12 +5,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fedadb_app.comparison.grid import (
+    CELL_KEYS,
+    Cell,
+    Grid,
+    Outcome,
+    is_complete,
+    open_folder,
+    run_missing,
+)
+from fedadb_app.comparison.plots import plot_classes, plot_curves
+from fedadb_app.comparison.tables import Reading, read_run, write_csv, write_markdown
 from fedadb_app.config import Scalar
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, FedADBError
@@ -22,7 +33,7 @@ from fedadb_app.flower import (
     read_summary,
 )
 from fedadb_app.results import accuracy_summary
-from strategies import read_run_config
+from strategies import METHODS, read_run_config
 
 main = typer.Typer(
     help="Run and compare federated-learning methods on this machine's SuperLink.",
@@ -30,6 +41,15 @@ main = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    TextColumn("{task.percentage:>3.0f} %"),
+    TimeRemainingColumn(),
+    TextColumn("{task.fields[note]}"),
+)
+Number = TypeVar("Number", int, float)
+
 _out = Console(highlight=False)
 _err = Console(stderr=True, highlight=False)
 
@@ -77,7 +97,8 @@ def run(
         simulation = None if superlink else Simulation(num_supernodes, client_cpus, client_gpus)
         flower_run = FlowerRun(app, values, simulation, superlink)
         rounds = int({**app_defaults(app), **values}["num-server-rounds"])
-        status, details = watch(flower_run, folder, rounds, str(values["run-name"]))
+        with Progress(*_COLUMNS, console=_err) as progress:
+            status, details = watch(progress, flower_run, folder, rounds, str(values["run-name"]))
         if status != "finished:completed":
             reason = read_summary(folder).get("reason") or details
             _fail(f"the run {status.removeprefix('finished:')}: {reason}; results so far: {folder}")
@@ -105,6 +126,118 @@ def data(
         )
 
 
+@main.command()
+def compare(
+    output: Annotated[Path, typer.Option(help="Folder of the comparison; continued if it exists.")],
+    strategies: Annotated[str, typer.Option(help="Names with commas, or all.")] = "all",
+    seeds: Annotated[str, typer.Option(help="Whole numbers with commas.")] = "0",
+    alphas: Annotated[
+        str, typer.Option(help="Numbers with commas; default: the run-config's.")
+    ] = "",
+    run_config: ConfigOption = "",
+    num_supernodes: SupernodesOption = 2,
+    client_cpus: CpusOption = 1,
+    client_gpus: GpusOption = 0.0,
+    reference: Annotated[str, typer.Option(help="Method of the paired differences.")] = next(
+        iter(METHODS)
+    ),
+    app: AppOption = Path(),
+) -> None:
+    """Run every method with every seed and alpha, one after another, and set them side by side."""
+    with _one_sentence():
+        simulation = Simulation(num_supernodes, client_cpus, client_gpus)
+        grid = read_grid(app, run_config, strategies, seeds, alphas, simulation)
+        if reference not in METHODS:
+            raise ConfigError(f"--reference {reference}: choose one of {', '.join(METHODS)}")
+        folder = output.expanduser().absolute()
+        with open_folder(folder, grid):
+            failed = run_comparison(folder, grid, app, reference)
+        _out.print(f"tables and pictures: {folder}", soft_wrap=True)
+        if failed:
+            _fail(f"{len(failed)} runs failed and do not count; run the same command again")
+
+
+def read_grid(
+    app: Path, run_config: str, strategies: str, seeds: str, alphas: str, simulation: Simulation
+) -> Grid:
+    """Check every value of a comparison before its first run.
+
+    Raises
+    ------
+    ConfigError
+        For a value that is not allowed, or a key that the comparison sets itself.
+    """
+    values = parse_assignments(run_config)
+    if own := [key for key in CELL_KEYS if key in values]:
+        raise ConfigError(
+            f"{own[0]} is set by the comparison itself: "
+            f"use --strategies, --seeds, --alphas and --output"
+        )
+    defaults = app_defaults(app)
+    grid = Grid(
+        strategies=tuple(METHODS) if strategies == "all" else tuple(_words(strategies)),
+        alphas=tuple(_numbers("--alphas", alphas or str(defaults["alpha"]), float)),
+        seeds=tuple(_numbers("--seeds", seeds, int)),
+        values=values,
+        simulation=simulation,
+    )
+    for cell in grid.cells():
+        own_values: dict[str, Scalar] = {
+            "strategy": cell.strategy,
+            "alpha": cell.alpha,
+            "seed": cell.seed,
+        }
+        config, _, _ = read_run_config({**defaults, **values, **own_values})
+        if config.evaluate == "none":
+            raise ConfigError('evaluate="none" leaves nothing to compare')
+    return grid
+
+
+def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[Outcome]:
+    """Run what is missing, writing tables and pictures after every run; return the failed cells."""
+    cells = list(grid.cells())
+    rounds = int({**app_defaults(app), **grid.values}["num-server-rounds"])
+    readings: list[Reading] = []
+    failed: list[Outcome] = []
+    titles = {name: method.title for name, method in METHODS.items()}
+    with Progress(*_COLUMNS, console=_err) as progress:
+        done = sum(is_complete(folder / "runs" / cell.name) for cell in cells)
+        overall = progress.add_task(
+            f"{done} of {len(cells)} runs", total=len(cells) - done, note=""
+        )
+
+        def show(flower_run: FlowerRun, target: Path, cell: Cell) -> tuple[str, str]:
+            return watch(progress, flower_run, target, rounds, cell.name, parent=overall)
+
+        for outcome in run_missing(folder, grid, app, show):
+            if outcome.folder is None:
+                failed.append(outcome)
+                progress.console.print(f"[red]{outcome.cell.name}[/] {outcome.reason}")
+                continue
+            readings.append(read_run(outcome.cell, outcome.folder))
+            write_csv(readings, folder / "comparison.csv")
+            write_markdown(readings, titles, reference, folder / "comparison.md")
+            progress.update(overall, description=f"{len(readings)} of {len(cells)} runs")
+    for alpha in grid.alphas:
+        of_alpha = [r for r in readings if r.cell.alpha == alpha]
+        if of_alpha:
+            plot_curves(of_alpha, titles, folder / f"accuracy-alpha{alpha:g}.png")
+            plot_classes(of_alpha, titles, folder / f"classes-alpha{alpha:g}.png")
+    return failed
+
+
+def _words(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    return list(dict.fromkeys(words))
+
+
+def _numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
+    try:
+        return [kind(word) for word in _words(text)]
+    except ValueError as error:
+        raise ConfigError(f"{option} {text}: expected numbers with commas between") from error
+
+
 def checked_values(app: Path, run_config: str) -> dict[str, Scalar]:
     """Parse and check overrides; fill in where the results go, so that they can be watched.
 
@@ -125,32 +258,39 @@ def checked_values(app: Path, run_config: str) -> dict[str, Scalar]:
     return overrides
 
 
-def watch(flower_run: FlowerRun, folder: Path, rounds: int, name: str) -> tuple[str, str]:
-    """Show a run's rounds as they end; stop the run when interrupted."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=_err) as progress:
-        task = progress.add_task(name, total=rounds, note="starting")
+def watch(
+    progress: Progress,
+    flower_run: FlowerRun,
+    folder: Path,
+    rounds: int,
+    name: str,
+    parent: TaskID | None = None,
+) -> tuple[str, str]:
+    """Show a run's rounds as they end; stop the run when interrupted.
 
-        def look() -> None:
-            accuracies, done = read_accuracies(folder)
-            best = accuracy_summary(accuracies)["best5_accuracy"]
-            note = f"accuracy {accuracies[-1]:.2f} %, best five {best:.2f} %" if accuracies else ""
-            progress.update(task, completed=done, note=note or "starting")
+    A `parent` task counts runs; it advances by the share of rounds done.
+    """
+    task = progress.add_task(name, total=rounds, note="starting")
+    before = 0.0 if parent is None else progress.tasks[parent].completed
 
-        try:
-            status = flower_run.wait(folder, look)
-        except KeyboardInterrupt:
-            progress.update(task, note="stopping")
-            flower_run.stop()
-            raise
-        look()
-        return status
+    def look() -> None:
+        accuracies, done = read_accuracies(folder)
+        best = accuracy_summary(accuracies)["best5_accuracy"]
+        note = f"accuracy {accuracies[-1]:.2f} %, best five {best:.2f} %" if accuracies else ""
+        progress.update(task, completed=done, note=note or "starting")
+        if parent is not None:
+            progress.update(parent, completed=before + done / rounds)
+
+    try:
+        status = flower_run.wait(folder, look)
+    except KeyboardInterrupt:
+        progress.update(task, note="stopping")
+        flower_run.stop()
+        raise
+    look()
+    if parent is not None:
+        progress.remove_task(task)
+    return status
 
 
 def read_accuracies(folder: Path) -> tuple[list[float], int]:

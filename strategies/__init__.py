@@ -3,11 +3,32 @@
 from collections.abc import Mapping
 
 from fedadb_app.config import RunConfig, Scalar, Settings, parse_run_config
-from strategies import fedadb, fedavg
+from strategies import (
+    fedacg,
+    fedadb,
+    fedasam,
+    fedavg,
+    feddecorr,
+    feddyn,
+    fedexp,
+    fedgela,
+    fedlmd,
+    fedntd,
+    fedsol,
+)
 from strategies.base import Method
 
 METHODS: Mapping[str, Method] = {
     "fedavg": fedavg.METHOD,
+    "feddyn": feddyn.METHOD,
+    "fedasam": fedasam.METHOD,
+    "fedntd": fedntd.METHOD,
+    "fedgela": fedgela.METHOD,
+    "fedexp": fedexp.METHOD,
+    "fedlmd": fedlmd.METHOD,
+    "feddecorr": feddecorr.METHOD,
+    "fedacg": fedacg.METHOD,
+    "fedsol": fedsol.METHOD,
     "fedadb": fedadb.METHOD,
 }
 

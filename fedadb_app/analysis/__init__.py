@@ -1,0 +1,1 @@
+"""The paper's read-outs, computed from a run's folder alone."""

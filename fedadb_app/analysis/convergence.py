@@ -1,0 +1,46 @@
+"""Convergence speed and forgetting, from accuracies per round (paper, sections 5.3 and 6)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+SMOOTHING = 0.2
+"""Factor of the exponentially weighted moving average (section 5.3)."""
+
+TARGETS = (0.45, 0.65, 0.85)
+"""Targets as shares of the best accuracy over all compared methods (section 5.3)."""
+
+
+def smooth(accuracies: Sequence[float]) -> list[float]:
+    """Return s_t = 0.2 a_t + 0.8 s_(t-1), starting at s_1 = a_1."""
+    smoothed: list[float] = []
+    for accuracy in accuracies:
+        before = smoothed[-1] if smoothed else accuracy
+        smoothed.append(SMOOTHING * accuracy + (1 - SMOOTHING) * before)
+    return smoothed
+
+
+def rounds_to(target: float, rounds: Sequence[int], accuracies: Sequence[float]) -> int | None:
+    """Return the first round whose smoothed accuracy reaches `target` percent, or None."""
+    for number, accuracy in zip(rounds, smooth(accuracies), strict=True):
+        if accuracy >= target:
+            return number
+    return None
+
+
+def forgetting(class_accuracy: npt.NDArray[np.float64]) -> float:
+    """Return the mean drop of per-class accuracy from its running best.
+
+    Parameters
+    ----------
+    class_accuracy : numpy.ndarray
+        Percent, ``(rounds, C)``; classes without a test sample are not a number and do not count.
+
+    Returns
+    -------
+    float
+        Percentage points, averaged over rounds and classes; 0 if no class ever falls.
+    """
+    drop = np.maximum.accumulate(class_accuracy, axis=0) - class_accuracy
+    return float(np.nanmean(drop))

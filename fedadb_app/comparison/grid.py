@@ -1,0 +1,163 @@
+"""Which runs a comparison consists of, and running those that are missing, one after another."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fedadb_app.config import Scalar
+from fedadb_app.errors import ConfigError
+from fedadb_app.flower import FlowerError, FlowerRun, Simulation, read_summary
+
+CELL_KEYS = ("strategy", "seed", "alpha", "output-dir", "run-name")
+"""Keys that a comparison sets itself."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    strategy: str
+    alpha: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"{self.strategy}-alpha{self.alpha:g}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A comparison: every method with every alpha and seed, all else equal.
+
+    Attributes
+    ----------
+    strategies, alphas, seeds : tuple
+        What varies.
+    values : Mapping[str, Scalar]
+        Overrides of the run configuration that all cells share.
+    simulation : Simulation
+        The federation that all cells share.
+    """
+
+    strategies: tuple[str, ...]
+    alphas: tuple[float, ...]
+    seeds: tuple[int, ...]
+    values: Mapping[str, Scalar]
+    simulation: Simulation
+
+    def cells(self) -> Iterator[Cell]:
+        """Yield the cells, a seed at a time, so that an interrupted comparison is a fair one."""
+        for seed in self.seeds:
+            for alpha in self.alphas:
+                for strategy in self.strategies:
+                    yield Cell(strategy, alpha, seed)
+
+    def shared(self) -> dict[str, Any]:
+        """Return what must be equal for two calls to fill one folder."""
+        return {"run-config": dict(self.values), "federation": asdict(self.simulation)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended: its folder if it is complete, or the reason why it is not."""
+
+    cell: Cell
+    folder: Path | None
+    reason: str = ""
+
+
+Watch = Callable[[FlowerRun, Path, Cell], tuple[str, str]]
+"""Waits for a run, showing its progress; returns its real status and details."""
+
+
+def open_folder(folder: Path, grid: Grid) -> FileLock:
+    """Make a comparison's folder, or go on in one with the same settings; hold its lock.
+
+    Raises
+    ------
+    ConfigError
+        If the folder belongs to a comparison with other settings, or another call works in it.
+    """
+    settings = folder / "comparison.json"
+    try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {folder} cannot be written to: {error.strerror}") from error
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigError(f"another `fedadb compare` is working in {folder}") from error
+    if settings.exists():
+        before = json.loads(settings.read_text())
+        now = json.loads(json.dumps(grid.shared()))
+        if before != now:
+            differing = sorted(
+                f"{table}.{key}"
+                for table in now
+                for key in before[table].keys() | now[table].keys()
+                if before[table].get(key) != now[table].get(key)
+            )
+            raise ConfigError(
+                f"{folder} holds a comparison with other settings ({', '.join(differing)}); "
+                f"choose another --output"
+            )
+    else:
+        temporary = settings.with_suffix(".tmp")
+        temporary.write_text(json.dumps(grid.shared(), indent=1) + "\n")
+        os.replace(temporary, settings)
+    return lock
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a cell's run reached its end."""
+    return read_summary(folder).get("status") == "completed"
+
+
+def run_missing(folder: Path, grid: Grid, app: Path, watch: Watch) -> Iterator[Outcome]:
+    """Run the cells that are not complete, yielding each cell's outcome in order.
+
+    A folder that an interrupted run left behind is kept under another name. A run counts only if
+    Flower says ``finished:completed`` and its summary says ``completed``.
+    """
+    for cell in grid.cells():
+        target = folder / "runs" / cell.name
+        if is_complete(target):
+            yield Outcome(cell, target)
+            continue
+        set_aside(target)
+        values = {
+            **grid.values,
+            "strategy": cell.strategy,
+            "alpha": cell.alpha,
+            "seed": cell.seed,
+            "output-dir": str(target.parent),
+            "run-name": cell.name,
+        }
+        try:
+            status, details = watch(FlowerRun(app, values, grid.simulation), target, cell)
+        except FlowerError as error:
+            yield Outcome(cell, None, str(error))
+            continue
+        if status == "finished:completed" and is_complete(target):
+            yield Outcome(cell, target)
+        else:
+            reason = read_summary(target).get("reason") or details
+            set_aside(target)
+            yield Outcome(cell, None, f"{status}: {reason}")
+
+
+def set_aside(folder: Path) -> None:
+    """Rename what an incomplete run left, so that nothing is lost and nothing is in the way."""
+    if not folder.exists():
+        return
+    number = 1
+    while (kept := folder.with_name(f"{folder.name}.incomplete{number}")).exists():
+        number += 1
+    folder.rename(kept)

@@ -1,0 +1,61 @@
+"""A comparison's pictures: accuracy over rounds, and class-wise accuracy per method."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedadb_app.comparison.tables import Reading, mean_curve
+
+
+def plot_curves(readings: Sequence[Reading], titles: Mapping[str, str], path: Path) -> None:
+    """Draw accuracy over rounds: the mean over seeds, and the band from lowest to highest."""
+    by_method: dict[str, list[Reading]] = {}
+    for reading in readings:
+        by_method.setdefault(reading.cell.strategy, []).append(reading)
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for position, (name, rs) in enumerate(by_method.items()):
+        rounds, mean = mean_curve(rs)
+        colour = f"C{position % 10}"
+        style = "-" if position < 10 else "--"
+        (line,) = axes.plot(rounds, mean, style, color=colour, label=titles[name], linewidth=1.6)
+        if len(rs) > 1:
+            curves = np.array([r.accuracies for r in rs])
+            axes.fill_between(
+                rounds,
+                curves.min(axis=0),
+                curves.max(axis=0),
+                color=line.get_color(),
+                alpha=0.18,
+                linewidth=0,
+            )
+    axes.set_xlabel("round")
+    axes.set_ylabel("test accuracy (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(ncols=2 if len(by_method) > 4 else 1, fontsize="small")
+    figure.savefig(path, dpi=150)
+
+
+def plot_classes(readings: Sequence[Reading], titles: Mapping[str, str], path: Path) -> None:
+    """Draw class-wise accuracy over rounds, a strip per method (first seed; Figure 5)."""
+    first: dict[str, Reading] = {}
+    for reading in readings:
+        first.setdefault(reading.cell.strategy, reading)
+    figure = Figure(figsize=(8, 0.5 + 1.25 * len(first)), layout="constrained")
+    rows = figure.subplots(len(first), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (name, reading) in zip(rows, first.items(), strict=True):
+        image = axes.imshow(
+            reading.class_accuracy.T,
+            aspect="auto",
+            vmin=0,
+            vmax=100,
+            cmap="viridis",
+            interpolation="nearest",
+        )
+        axes.set_title(titles[name], fontsize="small", loc="left")
+        axes.set_ylabel("class", fontsize="small")
+    rows[-1].set_xlabel("evaluated round")
+    figure.colorbar(image, ax=list(rows), label="accuracy (%)", shrink=0.6)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,235 @@
+"""A comparison's numbers: ``comparison.csv`` and ``comparison.md``."""
+
+import csv
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from fedadb_app.analysis.convergence import TARGETS, forgetting, rounds_to
+from fedadb_app.comparison.grid import Cell
+from fedadb_app.flower import read_summary
+
+_SECONDS = ("seconds_anchors", "seconds_train", "seconds_aggregate", "seconds_evaluate")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one complete run says.
+
+    Attributes
+    ----------
+    cell : Cell
+        Which run.
+    rounds : tuple[int, ...]
+        Evaluated rounds.
+    accuracies : tuple[float, ...]
+        Percent, one per evaluated round.
+    class_accuracy : numpy.ndarray
+        Percent, ``(evaluated rounds, C)``.
+    best5, final, last50 : float
+        Percent, from the run's summary.
+    seconds_per_round, megabytes_per_round : float
+        Means over all rounds; megabytes (10^6) in both directions.
+    failures : int
+        Clients' failures over the run.
+    """
+
+    cell: Cell
+    rounds: tuple[int, ...]
+    accuracies: tuple[float, ...]
+    class_accuracy: npt.NDArray[np.float64]
+    best5: float
+    final: float
+    last50: float
+    seconds_per_round: float
+    megabytes_per_round: float
+    failures: int
+
+    @property
+    def forgetting(self) -> float:
+        """Mean drop of per-class accuracy from its running best, percentage points."""
+        return forgetting(self.class_accuracy)
+
+
+def read_run(cell: Cell, folder: Path) -> Reading:
+    """Read a complete run's folder."""
+    summary = read_summary(folder)
+    with (folder / "rounds.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with (folder / "class_accuracy.csv").open(newline="") as file:
+        classes = [row[1:] for row in csv.reader(file)][1:]
+    evaluated = [row for row in rows if row["accuracy"]]
+    traffic = [int(row["bytes_down"]) + int(row["bytes_up"]) for row in rows]
+    return Reading(
+        cell=cell,
+        rounds=tuple(int(row["round"]) for row in evaluated),
+        accuracies=tuple(float(row["accuracy"]) for row in evaluated),
+        class_accuracy=np.array([[float(c or "nan") for c in row] for row in classes]),
+        best5=summary["best5_accuracy"],
+        final=summary["final_accuracy"],
+        last50=summary["last50_accuracy"],
+        seconds_per_round=statistics.mean(sum(float(r[s]) for s in _SECONDS) for r in rows),
+        megabytes_per_round=statistics.mean(traffic) / 1e6,
+        failures=sum(int(row["failures"]) for row in rows),
+    )
+
+
+def write_csv(readings: Sequence[Reading], path: Path) -> None:
+    """Write a row a run."""
+    columns = (
+        "best5",
+        "final",
+        "last50",
+        "forgetting",
+        "seconds_per_round",
+        "megabytes_per_round",
+        "failures",
+    )
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["strategy", "alpha", "seed", *columns])
+        for r in readings:
+            cells = [getattr(r, column) for column in columns]
+            shown = [f"{c:.3f}" if isinstance(c, float) else c for c in cells]
+            writer.writerow([r.cell.strategy, f"{r.cell.alpha:g}", r.cell.seed, *shown])
+
+
+def write_markdown(
+    readings: Sequence[Reading], titles: Mapping[str, str], reference: str, path: Path
+) -> None:
+    """Write the tables a reader wants, one set per alpha.
+
+    Parameters
+    ----------
+    readings : Sequence[Reading]
+        All complete runs.
+    titles : Mapping[str, str]
+        Method name -> how papers write it.
+    reference : str
+        The method that the paired differences are taken against.
+    path : Path
+        Where to.
+    """
+    text = ["# Comparison", ""]
+    for alpha in sorted({r.cell.alpha for r in readings}):
+        by_method: dict[str, list[Reading]] = {}
+        for r in readings:
+            if r.cell.alpha == alpha:
+                by_method.setdefault(r.cell.strategy, []).append(r)
+        text += [f"## alpha = {alpha:g}", "", *_accuracy_table(by_method, titles), ""]
+        text += ["### Rounds to target", "", *_rounds_table(by_method, titles), ""]
+        if reference in by_method and len(by_method) > 1:
+            text += [
+                f"### Difference to {titles[reference]}, paired by seed",
+                "",
+                *_difference_table(by_method, titles, reference),
+                "",
+            ]
+    path.write_text("\n".join(text))
+
+
+def mean_and_std(values: Sequence[float]) -> str:
+    """Return ``mean ± sample standard deviation``, or the mean alone for a single value."""
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.2f}"
+
+
+def _accuracy_table(
+    by_method: Mapping[str, Sequence[Reading]], titles: Mapping[str, str]
+) -> list[str]:
+    best = max(statistics.mean(r.best5 for r in rs) for rs in by_method.values())
+    lines = [
+        (
+            "Accuracy in %, mean ± sample standard deviation over seeds. Forgetting: mean drop of "
+            "per-class accuracy from its running best, in points."
+        ),
+        "",
+        "| method | seeds | best five rounds | final | last 50 | forgetting | s/round | MB/round |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, rs in by_method.items():
+        best5 = mean_and_std([r.best5 for r in rs])
+        if statistics.mean(r.best5 for r in rs) == best:
+            best5 = f"**{best5}**"
+        lines.append(
+            f"| {titles[name]} | {len(rs)} | {best5} | {mean_and_std([r.final for r in rs])} "
+            f"| {mean_and_std([r.last50 for r in rs])} "
+            f"| {mean_and_std([r.forgetting for r in rs])} "
+            f"| {statistics.mean(r.seconds_per_round for r in rs):.2f} "
+            f"| {statistics.mean(r.megabytes_per_round for r in rs):.2f} |"
+        )
+    return lines
+
+
+def mean_curve(readings: Sequence[Reading]) -> tuple[tuple[int, ...], list[float]]:
+    """Return the evaluated rounds and the accuracy averaged over seeds."""
+    rounds = readings[0].rounds
+    return rounds, np.mean([r.accuracies for r in readings], axis=0).tolist()
+
+
+def _rounds_table(
+    by_method: Mapping[str, Sequence[Reading]], titles: Mapping[str, str]
+) -> list[str]:
+    """Table 2 of the paper: on the mean curve over seeds, smoothed with factor 0.2."""
+    curves = {name: mean_curve(rs) for name, rs in by_method.items()}
+    top = max(max(accuracies) for _, accuracies in curves.values())
+    targets = [share * top for share in TARGETS]
+    reached = {
+        name: [rounds_to(target, *curve) for target in targets] for name, curve in curves.items()
+    }
+    ours = reached.get("fedadb")
+    lines = [
+        (
+            f"First round at which the smoothed mean accuracy (EWMA, factor 0.2) reaches 45, 65 "
+            f"and 85 % of the maximum, {top:.2f} %. In brackets: times as many rounds as FedADB. "
+            f"–: never."
+        ),
+        "",
+        "| method | " + " | ".join(f"{target:.1f} %" for target in targets) + " |",
+        "|---|" + "---|" * len(targets),
+    ]
+    for name, numbers in reached.items():
+        cells = []
+        for position, number in enumerate(numbers):
+            our = ours[position] if ours else None
+            ratio = f" ({number / our:.1f}×)" if number and our else ""
+            cells.append(f"{number}{ratio}" if number else "–")
+        lines.append(f"| {titles[name]} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def paired_interval(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % Student-t confidence interval of a mean difference; None below two pairs."""
+    if len(differences) < 2:
+        return None
+    mean, error = statistics.mean(differences), stats.sem(differences)
+    half = float(stats.t.ppf(0.975, len(differences) - 1) * error)
+    return mean - half, mean + half
+
+
+def _difference_table(
+    by_method: Mapping[str, Sequence[Reading]], titles: Mapping[str, str], reference: str
+) -> list[str]:
+    base = {r.cell.seed: r.best5 for r in by_method[reference]}
+    lines = [
+        (
+            "Best-five accuracy minus the reference's with the same seed (same weights, partition "
+            "and client schedule), with the 95 % t-interval of the mean."
+        ),
+        "",
+        "| method | pairs | difference | 95 % interval |",
+        "|---|---|---|---|",
+    ]
+    for name, rs in by_method.items():
+        pairs = [r.best5 - base[r.cell.seed] for r in rs if r.cell.seed in base]
+        if name == reference or not pairs:
+            continue
+        interval = paired_interval(pairs)
+        shown = "–" if interval is None else f"{interval[0]:+.2f} … {interval[1]:+.2f}"
+        lines.append(f"| {titles[name]} | {len(pairs)} | {statistics.mean(pairs):+.2f} | {shown} |")
+    return lines

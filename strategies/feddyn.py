@@ -1,0 +1,119 @@
+"""FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021.
+
+Client k keeps an estimate g_k of its local gradient, here as v_k = -g_k / alpha_k (the form of the
+authors' code, which needs no division by alpha on the server):
+
+    client   gradient = grad H + alpha_k (theta - theta^(t-1) + v_k)
+             then v_k += theta_k - theta^(t-1)
+    server   s += sum_{k in K_t} (theta_k - theta^(t-1))
+             theta^t = mean_{k in K_t} theta_k + s / K
+
+v_k and s start at 0, s is the sum of all v_k, and K counts all clients, not the participants.
+``official``: alpha_k = alpha * (mean n) / n_k and plain means; ``lineage``: one alpha, the mean of
+theta_k by samples. alpha = 0 is FedAvg by definition (the v-form's limit would not be). Only
+trained parameters enter; buffers are averaged.
+
+With a learning rate that decays to 0 the clients stop moving while s / K is still added every
+round, so theta drifts; look at ``last50_accuracy`` and at ``plain_mean`` in diagnostics.csv.
+A client that lost its state starts again from v_k = 0.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedadb_app.aggregation import ClientUpdate, difference, weighted_mean
+from fedadb_app.config import Settings
+from fedadb_app.data.batches import Batch
+from fedadb_app.local_training import Attachment, Trainer
+from fedadb_app.models import StateDict
+from strategies.base import Method
+from strategies.fedavg import FedAvg
+
+_MEAN = "feddyn"
+
+
+class FedDynParams(Settings):
+    """Strength of the dynamic regularisation, its variant, and gradient clipping (0 = none)."""
+
+    alpha: Annotated[float, Field(ge=0)] = 0.1
+    variant: Literal["official", "lineage"] = "official"
+    clip: Annotated[float, Field(ge=0)] = 0.0
+
+
+class FedDynTrainer(Trainer[FedDynParams]):
+    """Client half: a linear and a quadratic term, with memory."""
+
+    def begin(self) -> None:
+        """Recall v_k and fix alpha_k."""
+        self.start = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        state = self.task.state
+        self.memory = {
+            n: state[n].to(p.device) if n in state else p.new_zeros(p.shape)
+            for n, p in self.start.items()
+        }  # v_k
+        self.alpha = self.params.alpha
+        if self.params.variant == "official":
+            mean = self.task.attachments[_MEAN].scalars["mean-examples"]
+            self.alpha *= mean / len(self.task.data)
+
+    def backward(self, batch: Batch) -> Tensor:
+        """Add alpha_k (theta - theta^(t-1) + v_k) to the gradient."""
+        loss = super().backward(batch)
+        if self.alpha > 0:
+            for name, p in self.model.named_parameters():
+                if p.grad is not None:
+                    pull = p.detach() - self.start[name] + self.memory[name]
+                    p.grad.add_(pull, alpha=self.alpha)
+        if self.params.clip > 0:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.params.clip)
+        return loss
+
+    def finish(self) -> dict[str, float]:
+        """Advance v_k by this round's movement."""
+        for name, p in self.model.named_parameters():
+            moved = self.memory[name] + p.detach() - self.start[name]
+            self.task.state[name] = moved.cpu()
+        return {}
+
+
+class FedDyn(FedAvg[FedDynParams]):
+    """Server half: the mean and the accumulated drift of all clients."""
+
+    def attachments(self, server_round: int) -> Mapping[str, Attachment]:
+        """Send the mean n_k, by which the official variant scales alpha."""
+        mean = self.run.num_examples / self.roster.num_clients
+        return {_MEAN: Attachment(scalars={"mean-examples": mean})}
+
+    def update(self, server_round: int, updates: Sequence[ClientUpdate]) -> StateDict:
+        """Return mean_k theta_k + s / K; buffers averaged."""
+        self.plain_mean = super().update(server_round, updates)
+        if self.params.alpha == 0:
+            return self.plain_mean
+        if self.params.variant == "official":
+            uniform = [1 / len(updates)] * len(updates)
+            self.plain_mean = weighted_mean([u.arrays for u in updates], uniform)
+        names = self.parameter_names
+        moved = weighted_mean(
+            [difference(u.arrays, self.global_model, names) for u in updates], [1.0] * len(updates)
+        )
+        self.state = {f"drift/{n}": self.state.get(f"drift/{n}", 0) + moved[n] for n in names}  # s
+        clients = self.roster.num_clients
+        return self.plain_mean | {
+            n: self.plain_mean[n] + self.state[f"drift/{n}"] / clients for n in names
+        }
+
+    def also_evaluated(self) -> dict[str, StateDict]:
+        """Evaluate the mean without the drift beside theta^t."""
+        return {"plain_mean": self.plain_mean}
+
+
+METHOD = Method(
+    title="FedDyn",
+    paper="Acar et al., ICLR 2021",
+    params=FedDynParams,
+    trainer=FedDynTrainer,
+    strategy=FedDyn,
+)

@@ -1,0 +1,236 @@
+"""A comparison: which runs it makes, what counts, and the numbers in its tables."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from helpers import REPOSITORY
+from typer.testing import CliRunner
+
+from fedadb_app import cli
+from fedadb_app.comparison import grid as grid_module
+from fedadb_app.comparison.grid import Cell, Grid, is_complete, open_folder, run_missing, set_aside
+from fedadb_app.comparison.tables import (
+    mean_and_std,
+    paired_interval,
+    read_run,
+    write_csv,
+    write_markdown,
+)
+from fedadb_app.errors import ConfigError
+from fedadb_app.flower import FlowerError, Simulation
+from fedadb_app.results import RoundRecord
+
+TITLES = {"fedavg": "FedAvg", "fedadb": "FedADB"}
+
+
+def write_run(folder, accuracies, status="completed", classes=((100.0, 0.0),)):
+    """Write what a run leaves, with `accuracies` every round."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "rounds.csv").open("w") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(RoundRecord.header())
+        for number, accuracy in enumerate(accuracies, start=1):
+            record = RoundRecord(number, accuracy=accuracy, clients=2, failures=1)
+            record.bytes_down, record.bytes_up = 3_000_000, 1_000_000
+            record.seconds_train, record.seconds_anchors = 1.5, 0.5
+            writer.writerow(record.row())
+    rows = [classes[min(i, len(classes) - 1)] for i in range(len(accuracies))]
+    lines = [",".join(["round", "a", "b"])]
+    lines += [",".join([str(i + 1), *(f"{c:.2f}" for c in row)]) for i, row in enumerate(rows)]
+    (folder / "class_accuracy.csv").write_text("\n".join(lines) + "\n")
+    best = sorted(accuracies)[-5:]
+    summary = {
+        "status": status,
+        "final_accuracy": accuracies[-1],
+        "best5_accuracy": sum(best) / len(best),
+        "last50_accuracy": sum(accuracies) / len(accuracies),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.fixture
+def grid():
+    return Grid(("fedavg", "fedadb"), (0.1,), (0, 1), {"num-server-rounds": 3}, Simulation(4))
+
+
+class Runs:
+    """Stands for Flower: notes what is started, and lets each run end as `ends` says."""
+
+    def __init__(self, monkeypatch, ends=None):
+        self.started, self.ends = [], ends or {}
+        monkeypatch.setattr(grid_module, "FlowerRun", self.start)
+
+    def start(self, app, values, simulation):
+        self.started.append(values["run-name"])
+        if self.ends.get(values["run-name"]) == "refused":
+            raise FlowerError("flwr run: Invalid run configuration")
+        return values
+
+    def watch(self, values, folder, cell):
+        end = self.ends.get(cell.name, "completed")
+        if end == "lying":  # the folder says completed, Flower does not
+            write_run(folder, [10.0])
+            return "finished:failed", "Simulation Runtime crashed"
+        write_run(folder, [10.0, 20.0, 30.0], status=end)
+        return f"finished:{end}", "details"
+
+
+def test_cells_go_seed_by_seed(grid):
+    assert [c.name for c in grid.cells()] == [
+        "fedavg-alpha0.1-seed0",
+        "fedadb-alpha0.1-seed0",
+        "fedavg-alpha0.1-seed1",
+        "fedadb-alpha0.1-seed1",
+    ]
+
+
+def test_a_second_call_repeats_nothing_that_is_complete(monkeypatch, tmp_path, grid):
+    runs = Runs(monkeypatch)
+    with open_folder(tmp_path, grid):
+        first = list(run_missing(tmp_path, grid, REPOSITORY, runs.watch))
+    assert all(o.folder is not None for o in first)
+    assert len(runs.started) == 4
+    with open_folder(tmp_path, grid):
+        again = list(run_missing(tmp_path, grid, REPOSITORY, runs.watch))
+    assert [o.folder for o in again] == [o.folder for o in first]
+    assert len(runs.started) == 4
+
+
+def test_what_an_interruption_left_is_kept_aside_and_run_again(monkeypatch, tmp_path, grid):
+    left = tmp_path / "runs" / "fedadb-alpha0.1-seed0"
+    write_run(left, [5.0], status="running")
+    runs = Runs(monkeypatch)
+    outcomes = list(run_missing(tmp_path, grid, REPOSITORY, runs.watch))
+    assert all(o.folder is not None for o in outcomes)
+    kept = tmp_path / "runs" / "fedadb-alpha0.1-seed0.incomplete1"
+    assert "5.00" in (kept / "rounds.csv").read_text()
+    set_aside(left)
+    assert (tmp_path / "runs" / "fedadb-alpha0.1-seed0.incomplete2").is_dir()
+
+
+@pytest.mark.parametrize("end", ["failed", "lying", "refused", "stopped"])
+def test_a_failed_run_never_counts_and_the_others_go_on(monkeypatch, tmp_path, grid, end):
+    runs = Runs(monkeypatch, {"fedavg-alpha0.1-seed0": end})
+    outcomes = list(run_missing(tmp_path, grid, REPOSITORY, runs.watch))
+    bad, *good = outcomes
+    assert bad.folder is None
+    assert bad.reason
+    assert all(o.folder is not None for o in good)
+    assert not is_complete(tmp_path / "runs" / "fedavg-alpha0.1-seed0")
+
+
+def test_other_settings_are_refused_and_named(tmp_path, grid):
+    open_folder(tmp_path, grid).release()
+    other = Grid(grid.strategies, (0.5,), (7,), {"num-server-rounds": 9}, Simulation(4))
+    with pytest.raises(ConfigError, match=r"run-config\.num-server-rounds"):
+        open_folder(tmp_path, other)
+    more_seeds = Grid(("fedavg",), (0.5,), (7,), grid.values, grid.simulation)
+    open_folder(tmp_path, more_seeds).release()  # what varies may grow
+
+
+def test_two_calls_do_not_work_in_one_folder(tmp_path, grid):
+    with open_folder(tmp_path, grid), pytest.raises(ConfigError, match="another"):
+        open_folder(tmp_path, grid)
+
+
+# --- numbers --------------------------------------------------------------------------------
+
+
+def test_mean_and_sample_deviation():
+    assert mean_and_std([1.0, 2.0, 3.0, 6.0]) == "3.00 ± 2.16"
+    assert mean_and_std([4.0]) == "4.00"
+
+
+def test_paired_interval_is_students():
+    # differences 1, 2, 3: mean 2, s = 1, t(0.975; 2) = 4.3027
+    low, high = paired_interval([1.0, 2.0, 3.0])
+    half = 4.302652729911275 / np.sqrt(3)
+    assert (low, high) == pytest.approx((2 - half, 2 + half))
+    assert paired_interval([1.0]) is None
+
+
+def test_readings_and_tables(tmp_path):
+    curves = {
+        ("fedavg", 0): [10.0, 10.0, 20.0],
+        ("fedavg", 1): [20.0, 10.0, 20.0],
+        ("fedadb", 0): [50.0, 60.0, 70.0],
+        ("fedadb", 1): [40.0, 60.0, 90.0],
+    }
+    readings = []
+    for (name, seed), accuracies in curves.items():
+        cell = Cell(name, 0.1, seed)
+        write_run(tmp_path / cell.name, accuracies, classes=((80.0, 0.0), (20.0, 40.0)))
+        readings.append(read_run(cell, tmp_path / cell.name))
+    one = readings[0]
+    assert one.accuracies == (10.0, 10.0, 20.0)
+    assert one.forgetting == pytest.approx((60 + 60) / 6)
+    assert one.seconds_per_round == pytest.approx(2.0)
+    assert one.megabytes_per_round == pytest.approx(4.0)
+    assert one.failures == 3
+
+    write_csv(readings, tmp_path / "comparison.csv")
+    with (tmp_path / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["strategy"], r["seed"], r["final"]) for r in rows][-1] == ("fedadb", "1", "90.000")
+
+    write_markdown(readings, TITLES, "fedavg", tmp_path / "comparison.md")
+    text = (tmp_path / "comparison.md").read_text()
+    # best five of three rounds = their mean: FedADB 60 and 63.33, FedAvg 13.33 and 16.67
+    assert "| FedADB | 2 | **61.66 ± 2.36**" in text or "| FedADB | 2 | **61.67 ± 2.36**" in text
+    assert "| FedAvg | 2 | 15.00 ± 2.36" in text
+    # mean FedADB curve 45, 60, 80: targets 36, 52, 68; smoothed 45, 48, 54.4
+    assert "| FedADB | 1 (1.0×) | 3 (1.0×) | – |" in text
+    assert "| FedAvg | – | – | – |" in text
+    assert "| FedADB | 2 | +46.66 |" in text or "| FedADB | 2 | +46.67 |" in text
+
+
+# --- the command ----------------------------------------------------------------------------
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.main, ["compare", "--app", str(REPOSITORY), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--strategies", "fedavg,fedadd"], 'did you mean "fedadb"?'),
+        (["--seeds", "0,x"], "--seeds 0,x: expected numbers"),
+        (["--alphas", "0"], "alpha=0.0 is not allowed"),
+        (["-c", "seed=3"], "seed is set by the comparison itself"),
+        (["-c", 'evaluate="none"'], "leaves nothing to compare"),
+        (["--reference", "sgd"], "--reference sgd"),
+        (["-c", "alhpa=1"], 'did you mean "alpha"?'),
+    ],
+)
+def test_a_mistake_gets_one_sentence_before_the_first_run(tmp_path, arguments, said):
+    result = call("--output", str(tmp_path / "c"), *arguments)
+    assert result.exit_code == 1
+    assert said in result.output
+    assert not (tmp_path / "c" / "runs").exists()
+
+
+def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_path):
+    runs = Runs(monkeypatch, {"fedadb-alpha0.1-seed1": "failed"})
+
+    def watch(progress, flower_run, folder, rounds, name, parent=None):
+        strategy, alpha, seed = name.split("-")
+        cell = Cell(strategy, float(alpha.removeprefix("alpha")), int(seed.removeprefix("seed")))
+        return runs.watch(flower_run, folder, cell)
+
+    monkeypatch.setattr(cli, "watch", watch)
+    arguments = ["--strategies", "fedavg,fedadb", "--seeds", "0,1", "--output", str(tmp_path)]
+    result = call(*arguments)
+    assert result.exit_code == 1
+    assert "1 runs failed" in result.output
+    present = {p.name for p in tmp_path.iterdir()}
+    assert {"comparison.csv", "comparison.md", "accuracy-alpha0.1.png", "classes-alpha0.1.png"} <= (
+        present
+    )
+    runs.ends.clear()
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    assert runs.started.count("fedadb-alpha0.1-seed1") == 2
+    assert len(runs.started) == 5
