@@ -109,6 +109,15 @@ def draw_participants(
     return sorted(identities[i] for i in rng.choice(len(identities), size, replace=False))
 
 
+def _in_one_line(reason: str) -> str:
+    """Return the message in what Flower says of a failed client: in simulation a traceback."""
+    _, marker, message = reason.rpartition("ClientAppException occurred. Message: ")
+    lines = (message if marker else reason).strip().splitlines()
+    if marker and lines:
+        return lines[0].removesuffix("'>")
+    return lines[-1].removesuffix("'>") if len(lines) > 1 else reason
+
+
 class FederatedStrategy(Strategy, Generic[P]):
     """A method's server half as a Flower strategy.
 
@@ -303,7 +312,7 @@ class FederatedStrategy(Strategy, Generic[P]):
             try:
                 update = messages.read_train_reply(reply, client, self.global_model)
             except messages.UnusableReplyError as error:
-                reasons[client] = str(error)
+                reasons[client] = _in_one_line(str(error))
                 continue
             del reasons[client]
             updates.append(update)

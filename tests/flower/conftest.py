@@ -187,7 +187,7 @@ class SuperLink:
             "UV_OFFLINE": "1",  # `uv sync` before each run must find nothing to download
             "UV_CACHE_DIR": f"{home}/uv",
             "RAY_TMPDIR": str(self._ray),
-            "OMP_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",  # in Ray's workers and SuperNodes alike: the same sums
         }
 
     def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -250,9 +250,9 @@ class SuperLink:
         row = json.loads(done.stdout)["runs"][0]
         return row["status"], row["status-details"]
 
-    def wait(self, run: Submitted, seconds: float = PATIENCE) -> Outcome:
-        """Wait until Flower says that a run has finished."""
-        deadline = time.monotonic() + seconds
+    def wait(self, run: Submitted) -> Outcome:
+        """Wait until Flower says that a run has finished; ask it seldom, a question costs 1.5 s."""
+        deadline = time.monotonic() + PATIENCE
         asked = time.monotonic()
         while time.monotonic() < deadline:
             time.sleep(0.3)
@@ -262,9 +262,7 @@ class SuperLink:
                 asked = time.monotonic()
                 if status.startswith("finished"):
                     return Outcome(run.run_id, status, details, run.folder())
-        pytest.fail(
-            f"run {run.run_id} has not finished after {seconds:g} s\n{self.log(run.run_id)}"
-        )
+        pytest.fail(f"run {run.run_id} has not finished after {PATIENCE} s\n{self.log(run.run_id)}")
 
     def run(
         self,

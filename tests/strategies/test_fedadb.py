@@ -13,6 +13,7 @@ from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.anchors import AnchorSettings, generate_anchors
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import Batch, LocalData
+from fedadb_app.dual_branch import BalancedSampler
 from fedadb_app.errors import ConfigError
 from fedadb_app.local_training import Attachment, LocalTask, Trainer
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
@@ -346,6 +347,13 @@ def test_the_natural_batches_are_fedavgs_whatever_the_agb_draws():
     Plain(single(), job, fedavg.FedAvgParams()).train()
     assert len(seen["own"]) == 2 * 3
     assert seen["own"] == seen["plain"]
+
+
+def test_the_agb_draws_from_a_stream_of_its_own():
+    job = task(local_data(TWO_CLASSES), anchors())
+    trainer = begun(FedADBParams(), job)
+    shuffles = BalancedSampler(trainer.pool.labels, job.generator("batches"))
+    assert not torch.equal(trainer.sampler.draw(64), shuffles.draw(64))
 
 
 # --- the server half ------------------------------------------------------------------------
