@@ -9,6 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedadb_app import messages
+from fedadb_app.aggregation import all_finite
 from fedadb_app.config import RunConfig
 from fedadb_app.data import local_data
 from fedadb_app.data.sources import open_dataset
@@ -59,7 +60,8 @@ def train(message: Message, context: Context) -> Message:
         state=messages.read_state(context),
     )
     metrics = method.trainer(model, task, params).train()
-    messages.write_state(context, task.state)
+    if all_finite(task.state):  # a failed round must not spoil the client's memory
+        messages.write_state(context, task.state)
     return messages.train_reply(message, model.state_dict(), len(data), metrics)
 
 

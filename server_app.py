@@ -9,6 +9,7 @@ from flwr.supercore.exit import add_exit_handler
 from fedadb_app import messages
 from fedadb_app.data import partition_of
 from fedadb_app.data.sources import open_dataset
+from fedadb_app.errors import NodeError
 from fedadb_app.local_training import choose_device
 from fedadb_app.models import ModelSpec, build_classifier
 from fedadb_app.results import RunFolder
@@ -33,7 +34,13 @@ def main(grid: Grid, context: Context) -> None:
         dataset = open_dataset(config.dataset, config.data_dir, download=True)
         roster = Roster(config)
         roster.gather(grid)
-        folder.write_partition(partition_of(config, roster.num_clients), config, dataset)
+        if roster.without_data:
+            raise NodeError(
+                f"SuperNode {roster.without_data[0]} holds no part of the data set: start it with "
+                f"--node-config 'partition-id=0 num-partitions=3' (its part, of so many)"
+            )
+        partition = partition_of(config, roster.num_clients)
+        folder.write_partition(partition, config, dataset)
 
         spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
         model = build_classifier(spec, config.seed, method.heads).to(device)
@@ -46,7 +53,9 @@ def main(grid: Grid, context: Context) -> None:
             spec.architecture,
             device,
         )
-        strategy = method.strategy(ServerRun(config, model, dataset, folder), roster, params)
+        strategy = method.strategy(
+            ServerRun(config, model, dataset, partition, folder), roster, params
+        )
         try:
             strategy.start(
                 grid,

@@ -135,7 +135,7 @@ def generate_anchors(
             parameter.requires_grad_(flag)
 
     confidences = probabilities.gather(1, labels[:, None])[:, 0]
-    quality = float(confidences.double().mean())  # equation 5
+    quality = float(confidences.cpu().double().mean())  # equation 5
     if not (torch.isfinite(images).all() and torch.isfinite(confidences).all()):
         raise TrainingError(
             "class anchor generation gave a value that is not finite; lower "

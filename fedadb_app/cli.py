@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedadb_app.comparison.grid import (
@@ -55,7 +56,7 @@ _err = Console(stderr=True, highlight=False)
 
 AppOption = Annotated[Path, typer.Option("--app", help="Checkout of this app.")]
 ConfigOption = Annotated[
-    str,
+    list[str] | None,
     typer.Option("--run-config", "-c", help="key=value pairs as for `flwr run`, or a TOML file."),
 ]
 SupernodesOption = Annotated[int, typer.Option("--num-supernodes", min=1, help="Clients K.")]
@@ -75,13 +76,13 @@ def _one_sentence() -> Iterator[None]:
 
 
 def _fail(sentence: str) -> NoReturn:
-    _err.print(f"[red]error:[/] {sentence}", soft_wrap=True)
+    _err.print(f"[red]error:[/] {escape(sentence)}", soft_wrap=True)
     raise typer.Exit(1)
 
 
 @main.command()
 def run(
-    run_config: ConfigOption = "",
+    run_config: ConfigOption = None,
     num_supernodes: SupernodesOption = 2,
     client_cpus: CpusOption = 1,
     client_gpus: GpusOption = 0.0,
@@ -92,7 +93,7 @@ def run(
 ) -> None:
     """Run one federation, show its progress, and exit with 1 unless it completed."""
     with _one_sentence():
-        values = checked_values(app, run_config)
+        values = checked_values(app, run_config or [])
         folder = Path(str(values["output-dir"])) / str(values["run-name"])
         simulation = None if superlink else Simulation(num_supernodes, client_cpus, client_gpus)
         flower_run = FlowerRun(app, values, simulation, superlink)
@@ -107,7 +108,7 @@ def run(
             f"accuracy: final {summary['final_accuracy']} %, "
             f"best five rounds {summary['best5_accuracy']} %"
         )
-        _out.print(f"results: {folder}", soft_wrap=True)
+        _out.print(f"results: {folder}", soft_wrap=True, markup=False)
 
 
 @main.command()
@@ -122,7 +123,8 @@ def data(
         _out.print(
             f"{name}: {len(dataset.train_labels)} training and {len(dataset.test_labels)} test "
             f"images of {height}x{width} pixels and {channels} channel(s), "
-            f"{dataset.num_classes} classes"
+            f"{dataset.num_classes} classes",
+            markup=False,
         )
 
 
@@ -134,7 +136,7 @@ def compare(
     alphas: Annotated[
         str, typer.Option(help="Numbers with commas; default: the run-config's.")
     ] = "",
-    run_config: ConfigOption = "",
+    run_config: ConfigOption = None,
     num_supernodes: SupernodesOption = 2,
     client_cpus: CpusOption = 1,
     client_gpus: GpusOption = 0.0,
@@ -146,19 +148,24 @@ def compare(
     """Run every method with every seed and alpha, one after another, and set them side by side."""
     with _one_sentence():
         simulation = Simulation(num_supernodes, client_cpus, client_gpus)
-        grid = read_grid(app, run_config, strategies, seeds, alphas, simulation)
+        grid = read_grid(app, run_config or [], strategies, seeds, alphas, simulation)
         if reference not in METHODS:
             raise ConfigError(f"--reference {reference}: choose one of {', '.join(METHODS)}")
         folder = output.expanduser().absolute()
         with open_folder(folder, grid):
             failed = run_comparison(folder, grid, app, reference)
-        _out.print(f"tables and pictures: {folder}", soft_wrap=True)
+        _out.print(f"tables and pictures: {folder}", soft_wrap=True, markup=False)
         if failed:
             _fail(f"{len(failed)} runs failed and do not count; run the same command again")
 
 
 def read_grid(
-    app: Path, run_config: str, strategies: str, seeds: str, alphas: str, simulation: Simulation
+    app: Path,
+    run_config: list[str],
+    strategies: str,
+    seeds: str,
+    alphas: str,
+    simulation: Simulation,
 ) -> Grid:
     """Check every value of a comparison before its first run.
 
@@ -167,7 +174,7 @@ def read_grid(
     ConfigError
         For a value that is not allowed, or a key that the comparison sets itself.
     """
-    values = parse_assignments(run_config)
+    values = _parse_all(run_config)
     if own := [key for key in CELL_KEYS if key in values]:
         raise ConfigError(
             f"{own[0]} is set by the comparison itself: "
@@ -175,12 +182,17 @@ def read_grid(
         )
     defaults = app_defaults(app)
     grid = Grid(
-        strategies=tuple(METHODS) if strategies == "all" else tuple(_words(strategies)),
+        strategies=tuple(METHODS)
+        if strategies == "all"
+        else tuple(dict.fromkeys(_words(strategies))),
         alphas=tuple(_numbers("--alphas", alphas or str(defaults["alpha"]), float)),
         seeds=tuple(_numbers("--seeds", seeds, int)),
         values=values,
+        defaults=defaults,
         simulation=simulation,
     )
+    if not grid.strategies:
+        raise ConfigError(f"--strategies {strategies}: expected at least one name")
     for cell in grid.cells():
         own_values: dict[str, Scalar] = {
             "strategy": cell.strategy,
@@ -212,7 +224,7 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
         for outcome in run_missing(folder, grid, app, show):
             if outcome.folder is None:
                 failed.append(outcome)
-                progress.console.print(f"[red]{outcome.cell.name}[/] {outcome.reason}")
+                progress.console.print(f"[red]{outcome.cell.name}[/] {escape(outcome.reason)}")
                 continue
             readings.append(read_run(outcome.cell, outcome.folder))
             write_csv(readings, folder / "comparison.csv")
@@ -226,19 +238,28 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
     return failed
 
 
+def _parse_all(texts: list[str]) -> dict[str, Scalar]:
+    values: dict[str, Scalar] = {}
+    for text in texts:
+        values |= parse_assignments(text)
+    return values
+
+
 def _words(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    return list(dict.fromkeys(words))
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
     try:
-        return [kind(word) for word in _words(text)]
+        numbers = list(dict.fromkeys(kind(word) for word in _words(text)))
     except ValueError as error:
         raise ConfigError(f"{option} {text}: expected numbers with commas between") from error
+    if not numbers:
+        raise ConfigError(f"{option} {text}: expected at least one number")
+    return numbers
 
 
-def checked_values(app: Path, run_config: str) -> dict[str, Scalar]:
+def checked_values(app: Path, run_config: list[str]) -> dict[str, Scalar]:
     """Parse and check overrides; fill in where the results go, so that they can be watched.
 
     Raises
@@ -246,7 +267,7 @@ def checked_values(app: Path, run_config: str) -> dict[str, Scalar]:
     ConfigError
         As `read_run_config`.
     """
-    overrides = parse_assignments(run_config)
+    overrides = _parse_all(run_config)
     config, _, _ = read_run_config({**app_defaults(app), **overrides})
     overrides["output-dir"] = str(Path(config.output_dir or "~/fedadb-runs").expanduser())
     overrides["run-name"] = config.run_name or (

@@ -134,7 +134,9 @@ class MixedPool:
         images = torch.empty(
             len(positions), *self.anchor_images.shape[1:], device=self.local.device
         )
-        images[is_local.to(images.device)] = self.local.load(positions[is_local], generator)
+        images[is_local.to(images.device)] = self.local.load(
+            positions[is_local], self.local.draw_flips(int(is_local.sum()), generator)
+        )
         chosen = (positions[~is_local] - len(self.local)).to(images.device)
         images[~is_local.to(images.device)] = self.anchor_images[chosen]
         return images

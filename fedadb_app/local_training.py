@@ -133,7 +133,7 @@ class Trainer(Generic[P]):
             total.zero_()
             for batch in data.epoch(config.batch_size, batches):
                 optimizer.zero_grad(set_to_none=True)
-                total += self.backward(batch).double().cpu() * len(batch)
+                total += self.backward(batch).cpu().double() * len(batch)
                 optimizer.step()
         return {"train-loss": float(total) / len(data), **self.finish()}
 

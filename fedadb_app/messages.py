@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from safetensors.torch import load, save
 
 from fedadb_app.aggregation import ClientUpdate, all_finite
+from fedadb_app.errors import DataError
 from fedadb_app.local_training import Attachment
 from fedadb_app.models import StateDict
 
@@ -24,9 +25,6 @@ _TENSORS, _STATE = "tensors", "client-state"
 _PARTITION_ID, _NUM_PARTITIONS = "partition-id", "num-partitions"
 _ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
 _NUM_EXAMPLES, _TRAIN_LOSS = "num-examples", "train-loss"
-
-MOST_EXAMPLES = 10**9
-"""A client that claims more samples than this is not believed."""
 
 
 class UnusableReplyError(Exception):
@@ -56,7 +54,13 @@ def partition_claim(context: Context) -> PartitionClaim | None:
     config = context.node_config
     if _PARTITION_ID not in config or _NUM_PARTITIONS not in config:
         return None
-    return PartitionClaim(int(config[_PARTITION_ID]), int(config[_NUM_PARTITIONS]))
+    claim = (config[_PARTITION_ID], config[_NUM_PARTITIONS])
+    if not all(type(value) is int for value in claim):
+        raise DataError(
+            f"--node-config: {_PARTITION_ID}={claim[0]} and {_NUM_PARTITIONS}={claim[1]} must be "
+            f"whole numbers"
+        )
+    return PartitionClaim(int(claim[0]), int(claim[1]))
 
 
 # --- who are you ----------------------------------------------------------------------------
@@ -179,14 +183,27 @@ def train_reply(
     return Message(content, reply_to=message)
 
 
-def read_train_reply(reply: Message, client: int, expected: StateDict) -> ClientUpdate:
+def read_train_reply(
+    reply: Message, client: int, expected: StateDict, num_samples: int
+) -> ClientUpdate:
     """Unpack and check a client's reply on the server.
+
+    Parameters
+    ----------
+    reply : Message
+        What arrived.
+    client : int
+        Whose it is.
+    expected : StateDict
+        The global model: names, shapes and types of the tensors.
+    num_samples : int
+        How many samples the client holds, n_k.
 
     Raises
     ------
     UnusableReplyError
         If it is an error, lacks something, has other tensors than the global model, holds a
-        value that is not finite, or claims an impossible number of samples.
+        value that is not finite, or claims another number of samples than it holds.
     """
     _refuse_error(reply)
     content = reply.content
@@ -194,9 +211,9 @@ def read_train_reply(reply: Message, client: int, expected: StateDict) -> Client
         raise UnusableReplyError("the reply holds no model or no metrics")
     metrics = dict(content.metric_records[_METRICS])
     num_examples = metrics.pop(_NUM_EXAMPLES, None)
-    if not isinstance(num_examples, int) or not 1 <= num_examples <= MOST_EXAMPLES:
+    if not isinstance(num_examples, int) or num_examples != num_samples:
         raise UnusableReplyError(
-            f"num-examples={num_examples}: expected a whole number from 1 to {MOST_EXAMPLES}"
+            f"num-examples={num_examples}, but this client holds {num_samples} samples"
         )
     scalars = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
     if _TRAIN_LOSS not in scalars:
@@ -209,6 +226,8 @@ def read_train_reply(reply: Message, client: int, expected: StateDict) -> Client
         odd = sorted(model.keys() ^ expected.keys())
         raise UnusableReplyError(f"its model's tensors are not the global model's: {odd[:3]}")
     for name, tensor in model.items():
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise UnusableReplyError(f"tensor {name} is a variance but holds negative values")
         if tensor.shape != expected[name].shape:
             raise UnusableReplyError(
                 f"tensor {name} has shape {tuple(tensor.shape)}, "

@@ -27,6 +27,7 @@ from torch import Tensor
 from fedadb_app import messages
 from fedadb_app.aggregation import ClientUpdate, all_finite, sample_weights
 from fedadb_app.config import RunConfig, Settings
+from fedadb_app.data.partition import Partition
 from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import TrainingError
 from fedadb_app.evaluation import Evaluation, evaluate
@@ -81,6 +82,8 @@ class ServerRun:
         A working copy on the server's device; its weights are loaded as needed.
     dataset : ImageDataset
         For evaluation and the shape of an input.
+    partition : Partition
+        Who holds what; a client that claims another number of samples is not believed.
     folder : RunFolder
         Where rounds are recorded.
     """
@@ -88,6 +91,7 @@ class ServerRun:
     config: RunConfig
     model: ImageClassifier
     dataset: ImageDataset
+    partition: Partition
     folder: RunFolder
 
     @property
@@ -266,6 +270,8 @@ class FederatedStrategy(Strategy, Generic[P]):
             self.record.accuracy, self.record.loss = found.accuracy, found.loss
             self.record.class_accuracy = found.class_accuracy
             self.record.seconds_evaluate = time.perf_counter() - before
+            if not math.isfinite(found.loss):
+                logger.warning("round %d: the test loss is %s", server_round, found.loss)
         self._close_round()
         if math.isnan(self.record.accuracy):
             return None
@@ -310,7 +316,8 @@ class FederatedStrategy(Strategy, Generic[P]):
             answered.add(node)
             client = self._participants[node]
             try:
-                update = messages.read_train_reply(reply, client, self.global_model)
+                held = len(self.run.partition.indices[client])
+                update = messages.read_train_reply(reply, client, self.global_model, held)
             except messages.UnusableReplyError as error:
                 reasons[client] = _in_one_line(str(error))
                 continue

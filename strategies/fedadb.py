@@ -99,6 +99,7 @@ class FedADBTrainer(Trainer[FedADBParams]):
         anchors = None if sent is None else _anchors(sent)
         self.pool = MixedPool.of(task.data, anchors, params.anchor_label)
         self.sampler = BalancedSampler(self.pool.labels.cpu(), task.generator("agb"))
+        self.flips = task.generator("agb-flips")
         # Without anchors there is nothing whose quality could attenuate the LCB: tau_t = 0.
         quality = 0.0 if anchors is None else anchors.quality
         gamma = missing_class_rate(task.data.class_counts)
@@ -117,7 +118,7 @@ class FedADBTrainer(Trainer[FedADBParams]):
             agb=batch.indices if natural else self.sampler.draw(len(batch)),
             lcb=batch.indices,
             beta=self.beta if self.params.use_lcb else None,
-            generator=batch.generator,
+            generator=self.flips,
         )
 
 

@@ -34,10 +34,11 @@ def decorrelation(features: Tensor) -> Tensor:
     samples, size = features.shape
     if samples == 1:
         return features.new_zeros(())
-    features = features.float()  # A is taken in full precision, also under autocast
-    centred = features - features.mean(dim=0)
-    scored = centred / torch.sqrt(1e-8 + centred.square().sum(dim=0) / (samples - 1))
-    products = scored.T @ scored  # A
+    with torch.autocast(features.device.type, enabled=False):  # A in full precision
+        features = features.float()
+        centred = features - features.mean(dim=0)
+        scored = centred / torch.sqrt(1e-8 + centred.square().sum(dim=0) / (samples - 1))
+        products = scored.T @ scored  # A
     off_diagonal = products.square().sum() - products.diagonal().square().sum()
     return off_diagonal / samples / (size * (size - 1))
 

@@ -15,7 +15,9 @@ trained parameters enter; buffers are averaged.
 
 With a learning rate that decays to 0 the clients stop moving while s / K is still added every
 round, so theta drifts; look at ``last50_accuracy`` and at ``plain_mean`` in diagnostics.csv.
-A client that lost its state starts again from v_k = 0.
+A client that lost its state starts again from v_k = 0; where a reply is lost or refused, the
+client has advanced v_k and the server has not. Either way s and the sum of all v_k part from
+then on.
 """
 
 from collections.abc import Mapping, Sequence

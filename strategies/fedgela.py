@@ -28,8 +28,9 @@ from fedadb_app.data.batches import Batch
 from fedadb_app.errors import ConfigError
 from fedadb_app.local_training import Trainer
 from fedadb_app.models import ModelSpec
-from strategies.base import Method
+from strategies.base import Method, ServerRun
 from strategies.fedavg import FedAvg
+from strategies.roster import Roster
 
 CLIP = 20.0
 """Largest L2 norm of a step's gradient."""
@@ -107,11 +108,20 @@ class FedGELATrainer(Trainer[FedGELAParams]):
         return loss
 
 
+class FedGELA(FedAvg[FedGELAParams]):
+    """Server half: FedAvg's mean of everything but V, which is no part of the state."""
+
+    def __init__(self, run: ServerRun, roster: Roster, params: FedGELAParams) -> None:
+        if run.config.batch_size == 1:
+            raise ConfigError("batch-size=1 leaves fedgela nothing to train on: use at least 2")
+        super().__init__(run, roster, params)
+
+
 METHOD = Method(
     title="FedGELA",
     paper="Fan et al., NeurIPS 2023",
     params=FedGELAParams,
     trainer=FedGELATrainer,
-    strategy=FedAvg,
+    strategy=FedGELA,
     heads=frame_head,
 )

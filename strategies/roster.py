@@ -7,7 +7,6 @@ id, fixed by the node's key, is the identity.
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable
 
 from flwr.serverapp import Grid
@@ -36,6 +35,7 @@ class Roster:
         self._claims: dict[int, messages.PartitionClaim | None] = {}  # by node id, once answered
         self._connected: set[int] = set()
         self._silent: set[int] = set()  # node ids that were asked and did not answer
+        self._misfits: set[int] = set()  # node ids that came during the run and do not fit in
         self._complaints: dict[int, str] = {}  # by node id, so that each is logged once
 
     @property
@@ -44,7 +44,7 @@ class Roster:
         return {
             node if claim is None else claim.partition_id: node
             for node, claim in self._claims.items()
-            if node in self._connected
+            if node in self._connected and node not in self._misfits
         }
 
     @property
@@ -109,8 +109,13 @@ class Roster:
         return {
             claim.num_partitions
             for node, claim in self._claims.items()
-            if claim and node in self._connected
+            if claim and node in self._connected and node not in self._misfits
         }
+
+    @property
+    def without_data(self) -> list[int]:
+        """Node ids of connected nodes that hold no part of the data set."""
+        return sorted(n for n, c in self._claims.items() if c is None and n in self._connected)
 
     def _ask(self, grid: Grid, nodes: Iterable[int], timeout: float) -> None:
         queries = [messages.identity_query(node) for node in sorted(nodes)]
@@ -128,23 +133,40 @@ class Roster:
                     logger.warning("node %d does not say who it is: %s", node, error)
 
     def _check_identities(self, at_start: bool) -> None:
-        connected = [c for node, c in self._claims.items() if c and node in self._connected]
-        if len({claim.num_partitions for claim in connected}) > 1:
-            raise NodeError(
-                "SuperNodes disagree on num-partitions: "
-                f"{sorted({c.num_partitions for c in connected})}; give all the same --node-config"
-            )
-        ids = [claim.partition_id for claim in connected]
-        twice = [i for i, times in Counter(ids).items() if times > 1]
-        if twice and not at_start:  # a restarted node has a new id; `nodes` takes the newest
-            logger.warning("two SuperNodes hold partition-id=%d; the newer one is used", twice[0])
-        elif twice:
-            raise NodeError(
-                f"two SuperNodes hold partition-id={twice[0]}; each needs its own --node-config"
-            )
-        beyond = [c for c in connected if not 0 <= c.partition_id < c.num_partitions]
-        if beyond:
-            raise NodeError(
-                f"a SuperNode holds partition-id={beyond[0].partition_id}, but with "
-                f"num-partitions={beyond[0].num_partitions} it must be below that, from 0"
-            )
+        """Refuse, before round 1, nodes that do not fit together; later, leave out newcomers."""
+        connected = {
+            node: claim
+            for node, claim in self._claims.items()
+            if claim and node in self._connected and node not in self._misfits
+        }
+        holders: dict[int, int] = {}
+        parts: int | None = None
+        for node, claim in connected.items():
+            parts = parts or claim.num_partitions
+            problem = ""
+            if claim.num_partitions != parts:
+                both = sorted({parts, claim.num_partitions})
+                problem = (
+                    f"SuperNodes disagree on num-partitions: {both}; "
+                    f"give all the same --node-config"
+                )
+            elif not 0 <= claim.partition_id < parts:
+                problem = (
+                    f"a SuperNode holds partition-id={claim.partition_id}, but with "
+                    f"num-partitions={parts} it must be below that, from 0"
+                )
+            elif claim.partition_id in holders and at_start:
+                problem = (
+                    f"two SuperNodes hold partition-id={claim.partition_id}; "
+                    f"each needs its own --node-config"
+                )
+            if problem and at_start:
+                raise NodeError(problem)
+            if problem:
+                self._misfits.add(node)
+                logger.warning("node %d is left out: %s", node, problem)
+            elif claim.partition_id in holders:  # restarted under a new id; `nodes` takes it
+                logger.warning(
+                    "two SuperNodes hold partition-id=%d; the newer one is used", claim.partition_id
+                )
+            holders[claim.partition_id] = node

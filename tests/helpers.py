@@ -24,6 +24,7 @@ from flwr.serverapp import Grid
 import client_app
 from fedadb_app import messages
 from fedadb_app.config import Settings
+from fedadb_app.data import partition_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.models import ModelSpec, build_classifier
 from fedadb_app.results import RunFolder
@@ -157,7 +158,7 @@ UNUSABLE: Mapping[str, tuple[Fault, str]] = {
     "no count": (edited(metrics=lambda m: {"train-loss": 1.0}), "num-examples"),
     "NaN loss": (edited(metrics=lambda m: {**m, "train-loss": float("nan")}), "not finite"),
     "infinite metric": (edited(metrics=lambda m: {**m, "x": float("inf")}), "not finite"),
-    "no loss": (edited(metrics=lambda m: {"num-examples": 9}), "train-loss"),
+    "no loss": (edited(metrics=lambda m: {"num-examples": m["num-examples"]}), "train-loss"),
     "list of losses": (edited(metrics=lambda m: {**m, "train-loss": [1.0]}), "train-loss"),
 }
 """Name -> a fault after which a reply can not be used, and a word of the reason to be logged."""
@@ -295,9 +296,10 @@ def make_federation(
     grid = FakeGrid(values, simulated_nodes(clients) if nodes is None else nodes)
     roster = Roster(config)
     roster.gather(grid)
+    partition = partition_of(config, roster.num_clients)
     spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
     model = build_classifier(spec, config.seed, method.heads)
-    strategy = method.strategy(ServerRun(config, model, dataset, folder), roster, params)
+    strategy = method.strategy(ServerRun(config, model, dataset, partition, folder), roster, params)
     return Federation(grid, strategy, folder)
 
 

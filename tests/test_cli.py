@@ -42,6 +42,18 @@ def test_a_mistake_gets_one_sentence_before_any_run(never_started, config, said)
     assert "Traceback" not in result.output
 
 
+def test_several_run_configs_add_up(never_started):
+    result = call("run", "--app", str(REPOSITORY), "-c", "alpha=0", "-c", "seed=3")
+    assert result.exit_code == 1
+    assert "alpha=0 is not allowed" in result.output
+
+
+def test_a_path_is_shown_as_it_was_given():
+    result = call("data", "/nope/[ct]/[/b].npz")
+    assert result.exit_code == 1
+    assert "/nope/[ct]/[/b].npz" in result.output
+
+
 def test_a_folder_that_is_no_checkout_is_refused(never_started, tmp_path):
     result = call("run", "--app", str(tmp_path))
     assert result.exit_code == 1

@@ -92,7 +92,7 @@ def test_training_changes_the_model_and_leaves_the_message_alone(values):
     reply = client_app.app(message, context(values, node))
     after, _ = messages.read_train(message)
     assert identical(before, after)
-    update = messages.read_train_reply(reply, 0, before)
+    update = messages.read_train_reply(reply, 0, before, reply.content["metrics"]["num-examples"])
     assert all(not torch.equal(update.arrays[name], before[name]) for name in before)
 
 

@@ -10,7 +10,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from helpers import UNUSABLE, edited, fails, first, identical, superlink_error
 from safetensors.torch import load
 
-from fedadb_app import messages
 from fedadb_app.local_training import Attachment
 from fedadb_app.messages import (
     Instruction,
@@ -170,7 +169,7 @@ def test_size_of_nothing():
 
 
 def test_a_reply_comes_back_as_an_update():
-    update = read_train_reply(good_reply(), 4, MODEL)
+    update = read_train_reply(good_reply(), 4, MODEL, 100)
     assert update.client == 4
     assert update.num_examples == 100
     assert update.metrics == {"train-loss": 0.25, "steps": 7.0}
@@ -190,29 +189,37 @@ def test_a_reply_goes_back_to_the_sender():
     assert reply.metadata.message_type == "train"
 
 
-@pytest.mark.parametrize("count", [1, messages.MOST_EXAMPLES])
-def test_counts_that_are_believed(count):
-    reply = edited(metrics=lambda m: {**m, "num-examples": count})(asked(), good_reply())[0]
-    assert read_train_reply(reply, 0, MODEL).num_examples == count
+def test_a_client_that_claims_more_samples_than_it_holds_is_not_believed():
+    reply = edited(metrics=lambda m: {**m, "num-examples": 101})(asked(), good_reply())[0]
+    assert read_train_reply(reply, 0, MODEL, 101).num_examples == 101
+    with pytest.raises(UnusableReplyError, match="num-examples=101, but this client holds 100"):
+        read_train_reply(reply, 0, MODEL, 100)
+
+
+def test_a_negative_running_variance_is_refused():
+    model = {"features.1.running_var": torch.tensor([1.0, -5.0])}
+    reply = train_reply(asked(), model, 100, {"train-loss": 1.0})
+    with pytest.raises(UnusableReplyError, match="variance"):
+        read_train_reply(reply, 0, model, 100)
 
 
 @pytest.mark.parametrize("fault", [name for name in UNUSABLE if name != "silent"])
 def test_an_unusable_reply_is_refused_with_its_reason(fault):
     spoil, reason = UNUSABLE[fault]
     with pytest.raises(UnusableReplyError, match=reason):
-        read_train_reply(spoil(asked(), good_reply())[0], 0, MODEL)
+        read_train_reply(spoil(asked(), good_reply())[0], 0, MODEL, 100)
 
 
 def test_a_single_bad_value_is_found():
     spoil = edited(first(lambda a: np.where(a == -2.0, np.nan, a).astype(a.dtype)))
     with pytest.raises(UnusableReplyError, match="not finite"):
-        read_train_reply(spoil(asked(), good_reply())[0], 0, MODEL)
+        read_train_reply(spoil(asked(), good_reply())[0], 0, MODEL, 100)
 
 
 def test_the_reasons_name_what_was_expected():
     spoil = edited(first(lambda a: a[:, :-1]))
     with pytest.raises(UnusableReplyError, match=r"features.0.weight.*\(1, 2\).*\(1, 3\)"):
-        read_train_reply(spoil(asked(), good_reply())[0], 0, MODEL)
+        read_train_reply(spoil(asked(), good_reply())[0], 0, MODEL, 100)
 
 
 def test_a_claim_of_gigantic_arrays_is_no_more_than_an_unusable_reply():
@@ -225,7 +232,7 @@ def test_a_claim_of_gigantic_arrays_is_no_more_than_an_unusable_reply():
         return RecordDict({**content, "arrays": ArrayRecord({"features.0.weight": array})})
 
     with pytest.raises(UnusableReplyError):
-        read_train_reply(edited(content=bomb)(asked(), good_reply())[0], 0, MODEL)
+        read_train_reply(edited(content=bomb)(asked(), good_reply())[0], 0, MODEL, 100)
 
 
 # --- identity -------------------------------------------------------------------------------

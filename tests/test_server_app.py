@@ -253,8 +253,9 @@ def test_a_run_that_is_interrupted(values, folder):
 
 
 def test_nodes_without_data_are_told_how_to_start(values, folder):
-    """Deployment without --node-config: every client answers with the sentence."""
+    """Deployment without --node-config: said before round 1, and no partition is invented."""
     grid = FakeGrid(values, {5: {}, 6: {}})
-    with pytest.raises(TrainingError, match="--node-config"):
+    with pytest.raises(NodeError, match="--node-config"):
         server_app.app(grid, server_context(values))
+    assert not (folder / "partition.json").exists()
     assert "--node-config" in read_json(folder / "summary.json")["reason"]

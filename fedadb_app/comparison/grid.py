@@ -41,6 +41,8 @@ class Grid:
         What varies.
     values : Mapping[str, Scalar]
         Overrides of the run configuration that all cells share.
+    defaults : Mapping[str, Scalar]
+        The app's defaults.
     simulation : Simulation
         The federation that all cells share.
     """
@@ -49,6 +51,7 @@ class Grid:
     alphas: tuple[float, ...]
     seeds: tuple[int, ...]
     values: Mapping[str, Scalar]
+    defaults: Mapping[str, Scalar]
     simulation: Simulation
 
     def cells(self) -> Iterator[Cell]:
@@ -60,7 +63,9 @@ class Grid:
 
     def shared(self) -> dict[str, Any]:
         """Return what must be equal for two calls to fill one folder."""
-        return {"run-config": dict(self.values), "federation": asdict(self.simulation)}
+        effective = {**self.defaults, **self.values}
+        shared = {key: value for key, value in effective.items() if key not in CELL_KEYS}
+        return {"run-config": shared, "federation": asdict(self.simulation)}
 
 
 @dataclass(frozen=True)

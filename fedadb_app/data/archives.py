@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedadb_app.data.arrays import check_parts_agree, check_size, create_array
+from fedadb_app.data.arrays import MOST_CLASSES, check_parts_agree, check_size, create_array
 from fedadb_app.errors import DataError
 
 _DAMAGE = (  # what zipfile and NumPy raise for an archive that is cut off or altered
@@ -49,6 +49,8 @@ def write_npz(path: Path, class_names: list[str] | None, folder: Path) -> list[s
                 largest = max(largest, int(labels.max()))
     except _DAMAGE as error:
         raise DataError(f"{path} is damaged or no .npz file: {error}") from error
+    if largest >= MOST_CLASSES:
+        raise DataError(f"{path} has a label {largest}; labels must be below {MOST_CLASSES}")
     if class_names is None:
         class_names = [str(c) for c in range(largest + 1)]
     if largest >= len(class_names):
@@ -67,8 +69,9 @@ def _npz_labels(archive: zipfile.ZipFile, path: Path, part: str) -> npt.NDArray[
             f"{path}: {part}_labels must be whole numbers of shape (N,) or (N, 1), N > 0, "
             f"got {labels.dtype} of shape {labels.shape}"
         )
-    if labels.min() < 0:
-        raise DataError(f"{path}: {part}_labels holds the negative label {labels.min()}")
+    if labels.min() < 0 or labels.max() > np.iinfo(np.int64).max:
+        odd = labels.min() if labels.min() < 0 else labels.max()
+        raise DataError(f"{path}: {part}_labels holds the label {odd}; labels count from 0")
     return labels.astype(np.int64)
 
 

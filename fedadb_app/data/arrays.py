@@ -12,6 +12,10 @@ SMALLEST_SIDE, LARGEST_SIDE = 28, 224
 """Image sides, in pixels, that the models accept."""
 
 
+MOST_CLASSES = 10_000
+"""More classes than this are taken for a mistake, such as identifiers in place of labels."""
+
+
 def create_array(target: Path, shape: tuple[int, ...]) -> Any:  # noqa: ANN401
     """Create a uint8 array on disk, with its space reserved."""
     array = np.lib.format.open_memmap(target, "w+", np.uint8, shape)

@@ -80,18 +80,33 @@ class LocalData:
         """n_{k,c}: samples of each class, int64 ``(C,)``."""
         return torch.bincount(self.labels, minlength=self.num_classes)
 
-    def load(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the normalised images at `indices` (positions within this client)."""
+    def load(self, indices: Tensor, flipped: Tensor) -> Tensor:
+        """Return the normalised images at `indices` (positions within this client).
+
+        `flipped`, bool ``(B,)``, says which of them are mirrored left to right.
+        """
         images = normalise(self.images[self.positions[indices]], self.device)
         if self.flip:
-            flipped = torch.rand(len(indices), generator=generator) < 0.5
             images[flipped] = images[flipped].flip(-1)
         return images
 
+    def draw_flips(self, size: int, generator: torch.Generator) -> Tensor:
+        """Draw which images are mirrored, bool ``(size,)``; none without augmentation."""
+        if not self.flip:
+            return torch.zeros(size, dtype=torch.bool)
+        return torch.rand(size, generator=generator) < 0.5
+
     def epoch(self, batch_size: int, generator: torch.Generator) -> Iterator["Batch"]:
-        """Yield one shuffled pass over the samples; the last, smaller batch is kept."""
-        for indices in torch.split(torch.randperm(len(self), generator=generator), batch_size):
-            yield Batch(self, indices, generator)
+        """Yield one shuffled pass over the samples; the last, smaller batch is kept.
+
+        Order and augmentation of the whole pass are drawn at its start: they are the same for all
+        methods, whatever these draw or leave unread in between.
+        """
+        order = torch.randperm(len(self), generator=generator)
+        flips = self.draw_flips(len(self), generator)
+        pairs = zip(torch.split(order, batch_size), torch.split(flips, batch_size), strict=True)
+        for indices, flipped in pairs:
+            yield Batch(self, indices, flipped)
 
 
 @dataclass(frozen=True)
@@ -100,7 +115,7 @@ class Batch:
 
     data: LocalData
     indices: Tensor
-    generator: torch.Generator
+    flipped: Tensor
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -108,7 +123,7 @@ class Batch:
     @cached_property
     def images(self) -> Tensor:
         """Normalised float32 images, ``(B, channels, height, width)``."""
-        return self.data.load(self.indices, self.generator)
+        return self.data.load(self.indices, self.flipped)
 
     @cached_property
     def labels(self) -> Tensor:

@@ -36,9 +36,12 @@ def write_folder(root: Path, folder: Path) -> list[str]:
                 files[part] += [(f, label) for f in _class_files(top / name, part == "train")]
     else:
         for label, name in enumerate(names):
-            for position, file in enumerate(_class_files(root / name, True)):
-                part = "test" if position % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1 else "train"
-                files[part].append((file, label))
+            found = _class_files(root / name, True)
+            if len(found) < 2:
+                raise DataError(f"class folder {root / name} needs two images: one is held out")
+            held_out = set(found[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY] or found[-1:])
+            for file in found:
+                files["test" if file in held_out else "train"].append((file, label))
     for part, labelled in files.items():
         if not labelled:
             raise DataError(f"{root} gives no {part} image")

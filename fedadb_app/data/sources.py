@@ -160,6 +160,8 @@ def _prepare(source: _Source, folder: Path) -> None:
                 ready = Path(scratch) / "ready"
                 ready.mkdir(0o700)
                 class_names = source.write(ready)
+                if len(class_names) < 2:
+                    raise DataError(f"{source.label} has one class only; at least two are needed")
                 (ready / "meta.json").write_text(json.dumps({"class_names": class_names}))
                 shutil.rmtree(folder, ignore_errors=True)
                 os.replace(ready, folder)  # readers, who take no lock, see all of it or nothing

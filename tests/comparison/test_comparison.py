@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,7 +53,8 @@ def write_run(folder, accuracies, status="completed", classes=((100.0, 0.0),)):
 
 @pytest.fixture
 def grid():
-    return Grid(("fedavg", "fedadb"), (0.1,), (0, 1), {"num-server-rounds": 3}, Simulation(4))
+    values = {"num-server-rounds": 3}
+    return Grid(("fedavg", "fedadb"), (0.1,), (0, 1), values, {"momentum": 0.9}, Simulation(4))
 
 
 class Runs:
@@ -123,10 +125,12 @@ def test_a_failed_run_never_counts_and_the_others_go_on(monkeypatch, tmp_path, g
 
 def test_other_settings_are_refused_and_named(tmp_path, grid):
     open_folder(tmp_path, grid).release()
-    other = Grid(grid.strategies, (0.5,), (7,), {"num-server-rounds": 9}, Simulation(4))
+    other = replace(grid, values={"num-server-rounds": 9})
     with pytest.raises(ConfigError, match=r"run-config\.num-server-rounds"):
         open_folder(tmp_path, other)
-    more_seeds = Grid(("fedavg",), (0.5,), (7,), grid.values, grid.simulation)
+    with pytest.raises(ConfigError, match=r"run-config\.momentum"):
+        open_folder(tmp_path, replace(grid, defaults={"momentum": 0.5}))
+    more_seeds = replace(grid, strategies=("fedavg",), alphas=(0.5,), seeds=(7,))
     open_folder(tmp_path, more_seeds).release()  # what varies may grow
 
 
@@ -198,6 +202,8 @@ def call(*arguments):
     [
         (["--strategies", "fedavg,fedadd"], 'did you mean "fedadb"?'),
         (["--seeds", "0,x"], "--seeds 0,x: expected numbers"),
+        (["--seeds", ","], "--seeds ,: expected at least one number"),
+        (["--strategies", ","], "expected at least one name"),
         (["--alphas", "0"], "alpha=0.0 is not allowed"),
         (["-c", "seed=3"], "seed is set by the comparison itself"),
         (["-c", 'evaluate="none"'], "leaves nothing to compare"),
@@ -210,6 +216,11 @@ def test_a_mistake_gets_one_sentence_before_the_first_run(tmp_path, arguments, s
     assert result.exit_code == 1
     assert said in result.output
     assert not (tmp_path / "c" / "runs").exists()
+
+
+def test_the_same_seed_or_alpha_twice_is_one_run():
+    grid = cli.read_grid(REPOSITORY, [], "fedavg,fedavg", "0,00,1", "0.1,0.10", Simulation())
+    assert [c.name for c in grid.cells()] == ["fedavg-alpha0.1-seed0", "fedavg-alpha0.1-seed1"]
 
 
 def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_path):

@@ -80,7 +80,11 @@ def test_class_counts_are_of_this_client_over_all_classes():
 
 def test_load_gives_the_images_at_positions_within_the_client():
     data = make_data([9, 4, 7])
-    assert rows_of(data.load(torch.tensor([2, 0, 0]), generator())) == [7, 9, 9]
+    assert rows_of(data.load(torch.tensor([2, 0, 0]), torch.zeros(3, dtype=torch.bool))) == [
+        7,
+        9,
+        9,
+    ]
 
 
 @pytest.fixture
@@ -183,6 +187,16 @@ def test_the_same_generator_flips_the_same_images():
     )
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
+
+
+def test_what_others_draw_or_leave_unread_changes_neither_order_nor_flips():
+    _, data = flip_data(50)
+    plain = [(b.indices.tolist(), b.images) for b in data.epoch(16, generator())]
+    for number, batch in enumerate(data.epoch(16, generator())):
+        torch.rand(3, generator=generator(9))
+        assert batch.indices.tolist() == plain[number][0]
+        if number == 2:  # the first two were never read
+            assert torch.equal(batch.images, plain[2][1])
 
 
 def test_a_batch_asked_twice_for_its_images_gives_the_same():

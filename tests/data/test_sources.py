@@ -641,11 +641,25 @@ def test_a_folder_with_train_and_test_parts(tmp_path):
 def test_channels_of_a_folder(tmp_path, mode, value, expected):
     root = tmp_path / "x"
     for part in ("train", "test"):
-        picture(root / part / "a" / "1.png", value, mode=mode, size=(30, 29))
+        for name in ("a", "b"):
+            picture(root / part / name / "1.png", value, mode=mode, size=(30, 29))
     images = open_dataset(str(root), "").train_images
-    assert images.shape == (1, len(expected), 29, 30)
+    assert images.shape == (2, len(expected), 29, 30)
     for channel, level in enumerate(expected):
         assert (images[0, channel] == level).all()
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (4, 1), (5, 1), (9, 1), (10, 2)])
+def test_every_class_of_a_plain_folder_has_a_test_image(tmp_path, count, held_out):
+    data = open_dataset(str(plain_folder(tmp_path / "x", count=count)), "")
+    assert np.bincount(data.test_labels).tolist() == [held_out] * data.num_classes
+    assert np.bincount(data.train_labels).tolist() == [count - held_out] * data.num_classes
+
+
+def test_one_class_is_too_few(tmp_path):
+    picture(tmp_path / "x" / "only" / "1.png", 1)
+    picture(tmp_path / "x" / "only" / "2.png", 2)
+    refused(tmp_path / "x", "one class only")
 
 
 def test_an_added_image_is_seen(tmp_path):
@@ -680,8 +694,8 @@ def test_folders_that_lack_something(tmp_path):
     (root / "eel").mkdir()
     refused(root, root / "eel", "no image")
 
-    root = plain_folder(tmp_path / "few", count=4)
-    refused(root, root, "no test image")
+    root = plain_folder(tmp_path / "few", count=1)
+    refused(root, "needs two images")
 
     root = tmp_path / "only_train"
     picture(root / "train" / "a" / "1.png", 0)

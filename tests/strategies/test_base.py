@@ -170,13 +170,17 @@ def test_training_learns(federation):
 
 
 def test_the_reported_loss_is_weighted_by_samples(federation):
-    built = federation(clients=2, **{"num-server-rounds": 1})
-    built.fault(0, edited(metrics=lambda m: {"num-examples": 30, "train-loss": 1.0}))
-    built.fault(1, edited(metrics=lambda m: {"num-examples": 10, "train-loss": 3.0}))
+    built = federation(clients=3, **{"num-server-rounds": 1})
+    built.fault(0, edited(metrics=lambda m: {**m, "train-loss": 1.0}))
+    built.fault(1, edited(metrics=lambda m: {**m, "train-loss": 3.0}))
+    built.fault(2, edited(metrics=lambda m: {**m, "train-loss": 900.0}))
     result = built.run()
-    assert result.train_metrics_clientapp[1]["train-loss"] == pytest.approx(1.5)
+    sizes = [len(part) for part in built.strategy.run.partition.indices]
+    assert len(set(sizes)) > 1
+    mean = (1 * sizes[0] + 3 * sizes[1] + 900 * sizes[2]) / sum(sizes)
+    assert result.train_metrics_clientapp[1]["train-loss"] == pytest.approx(mean)
     rows = read_csv(built.folder.path / "diagnostics.csv")
-    assert {"round": "1", "name": "train_loss", "value": "1.5"} in rows
+    assert {"round": "1", "name": "train_loss", "value": f"{mean:.6g}"} in rows
 
 
 def test_clients_are_not_asked_to_evaluate(federation):

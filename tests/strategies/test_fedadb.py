@@ -67,7 +67,7 @@ def single(spec: ModelSpec = LENET) -> ImageClassifier:
 
 def server(model: ImageClassifier, params: FedADBParams, seed: int = 0) -> FedADB:
     dataset: Any = SimpleNamespace(num_classes=CLASSES, image_shape=SHAPE)
-    run = ServerRun(config(seed=seed), model, dataset, folder=NOT_NEEDED)
+    run = ServerRun(config(seed=seed), model, dataset, partition=NOT_NEEDED, folder=NOT_NEEDED)
     return FedADB(run, roster=NOT_NEEDED, params=params)
 
 
@@ -94,7 +94,7 @@ def as_fedadb(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 )
 def test_without_anchors_lcb_and_balance_a_round_is_fedavgs_bitwise(spec, flip, precision):
     own = server(dual(spec), OFF)
-    run = ServerRun(config(), single(spec), NOT_NEEDED, NOT_NEEDED)
+    run = ServerRun(config(), single(spec), NOT_NEEDED, NOT_NEEDED, NOT_NEEDED)
     plain = fedavg.FedAvg(run, NOT_NEEDED, fedavg.FedAvgParams())
     start = own.global_model
     assert own.attachments(1) == {}
