@@ -43,7 +43,7 @@ S = TypeVar("S", bound=Settings)
 
 
 class RunConfig(Settings):
-    """The keys every method shares (DESIGN.md, "Run configuration"; docs/run.md explains each)."""
+    """The keys every method shares (docs/run.md explains each)."""
 
     strategy: str = "fedadb"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

@@ -53,7 +53,7 @@ def evaluate(
     """Evaluate the model's evaluated head in evaluation mode, in file order.
 
     With ``norm="batch-local"`` accuracy depends on the make-up of the test batches, so these have
-    the training batch size and come from one fixed permutation (BASELINES.md 11.1).
+    the training batch size and come from one fixed permutation.
 
     Parameters
     ----------

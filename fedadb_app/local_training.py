@@ -119,7 +119,7 @@ class Trainer(Generic[P]):
         """
         config, data = self.task.config, self.task.data
         self.model.train()
-        # A new optimiser each round: momentum is never carried over (BASELINES.md 0).
+        # A new optimiser each round: momentum is never carried over.
         optimizer = torch.optim.SGD(
             self.model.parameters(),
             lr=self.task.learning_rate,

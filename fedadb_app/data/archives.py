@@ -27,7 +27,7 @@ _DAMAGE = (  # what zipfile and NumPy raise for an archive that is cut off or al
 def write_npz(path: Path, class_names: list[str] | None, folder: Path) -> list[str]:
     """Turn a MedMNIST-layout archive into plain arrays, a slice at a time.
 
-    Its training and validation parts are merged, as in the lineage (BASELINES.md 11.4).
+    Its training and validation parts are merged, as in the lineage (FedSOL).
     """
     try:
         with zipfile.ZipFile(path) as archive:

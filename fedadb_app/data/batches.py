@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 PIXEL_MEAN, PIXEL_STD = 0.5, 0.5
-"""Normalisation of a pixel in [0, 1], per channel (BASELINES.md 11.4: MedMNIST uses 0.5/0.5)."""
+"""Normalisation of a pixel in [0, 1], per channel."""
 
 VALID_RANGE = ((0.0 - PIXEL_MEAN) / PIXEL_STD, (1.0 - PIXEL_MEAN) / PIXEL_STD)
 """The image of [0, 1] under the normalisation: where a valid model input lies."""

@@ -1,4 +1,4 @@
-"""The lineage's two-convolution network (BASELINES.md 11.2, choice iv)."""
+"""The two-convolution network of FedNTD, FedLMD and FedSOL."""
 
 from torch import nn
 

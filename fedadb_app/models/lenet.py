@@ -1,4 +1,4 @@
-"""LeNet-5 with ReLU and max-pooling (LeCun et al., 1998; BASELINES.md 11.2, choice i)."""
+"""LeNet-5 with ReLU and max-pooling (LeCun et al., 1998)."""
 
 from torch import nn
 

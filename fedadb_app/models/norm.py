@@ -1,4 +1,4 @@
-"""Normalisation layers by policy (BASELINES.md 11.1)."""
+"""Normalisation layers by policy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""ResNet-18 for small images (He et al., 2016, with the lineage's stem; BASELINES.md 11.1)."""
+"""ResNet-18 for small images (He et al., 2016, with the lineage's stem)."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
