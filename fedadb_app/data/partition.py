@@ -1,8 +1,8 @@
 """Who holds what: the lineage's per-class Dirichlet rule with a cap, made to end, and i.i.d.
 
-The rule, as in the code of FedNTD, FedLMD and FedSOL: for each class c, draw pi ~ Dirichlet(alpha * 1_K) over the K
-clients, set pi_k = 0 for every client that already holds N/K samples, renormalise, and cut the
-class's shuffled samples accordingly. The lineage redraws until every client has 10 samples, which
+The rule, as in the code of FedNTD, FedLMD and FedSOL ("the lineage"): for each class c, draw
+pi ~ Dirichlet(alpha * 1_K) over the K clients, set pi_k = 0 for every client that already holds N/K
+samples, renormalise, and cut the class's shuffled samples accordingly. The lineage redraws until every client has 10 samples, which
 for K=100, alpha=0.05 takes thousands of draws. Here the number of draws is bounded; if none of
 them satisfies every client, the draw with the smallest shortfall is repaired: each client that is
 short receives single samples, one by one, from the client that is then the largest.
