@@ -2,10 +2,11 @@
 
 The rule, as in the code of FedNTD, FedLMD and FedSOL ("the lineage"): for each class c, draw
 pi ~ Dirichlet(alpha * 1_K) over the K clients, set pi_k = 0 for every client that already holds N/K
-samples, renormalise, and cut the class's shuffled samples accordingly. The lineage redraws until every client has 10 samples, which
-for K=100, alpha=0.05 takes thousands of draws. Here the number of draws is bounded; if none of
-them satisfies every client, the draw with the smallest shortfall is repaired: each client that is
-short receives single samples, one by one, from the client that is then the largest.
+samples, renormalise, and cut the class's shuffled samples accordingly. The lineage redraws until
+every client has 10 samples, which for K=100, alpha=0.05 takes thousands of draws. Here the number
+of draws is bounded; if none of them satisfies every client, the draw with the smallest shortfall is
+repaired: each client that is short receives single samples, one by one, from the client that is
+then the largest.
 
 Only counts are drawn before a draw is accepted, so the bound costs well under a second. Everything
 follows from (labels, rule, seed): each client builds its own part, nothing is sent.
