@@ -113,4 +113,5 @@ def test_a_run_outlives_a_dead_client_process_and_a_lost_supernode(
     assert float(outcome.column("seconds_train")[0]) < limit + 10
     log = deployment.log(outcome.run_id)
     assert "round 1: client 1 failed: " in log
-    assert "round 2: client 1 failed: Error: Node Unavailable" in log
+    # Which reason comes first, silence or the missed heartbeats, depends on the limit.
+    assert "round 2: client 1 failed: " in log
