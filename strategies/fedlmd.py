@@ -11,25 +11,16 @@ A sample whose label is the only one outside M_k has no q; its distillation weig
 The server averages as FedAvg does; the label counts never leave the client.
 """
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedadb_app.config import Settings
-from fedadb_app.data.batches import Batch
-from fedadb_app.local_training import Trainer, frozen_copy
 from strategies.base import Method
 from strategies.fedavg import FedAvg
+from strategies.fedntd import FedNTDParams, FedNTDTrainer
 
 
-class FedLMDParams(Settings):
+class FedLMDParams(FedNTDParams):
     """Weight and temperature of the label-masking distillation."""
-
-    beta: Annotated[float, Field(ge=0)] = 1.0
-    temperature: Annotated[float, Field(gt=0)] = 1.0  # tau
 
 
 def majority_labels(class_counts: Tensor) -> Tensor:
@@ -63,26 +54,19 @@ def label_masking_distillation(
     return temperature**2 * (log_q.exp() * difference).sum() / len(labels)
 
 
-class FedLMDTrainer(Trainer[FedLMDParams]):
-    """Client half: cross-entropy and label-masking distillation."""
+class FedLMDTrainer(FedNTDTrainer):
+    """Client half: FedNTD's loss with the teacher's majority labels masked."""
 
     def begin(self) -> None:
         """Keep the global model as the teacher, and count the labels."""
-        self.teacher = frozen_copy(self.model)
+        super().begin()
         self.majority = majority_labels(self.task.data.class_counts)
 
-    def loss(self, batch: Batch) -> Tensor:
-        """Return H(y, z) + beta * tau^2 * KL(q || p)."""
-        student = self.model(batch.images)
-        loss = F.cross_entropy(student, batch.labels)
-        if self.params.beta == 0:
-            return loss
-        with torch.no_grad():
-            teacher = self.teacher(batch.images)
-        distillation = label_masking_distillation(
-            student, teacher, batch.labels, self.majority, self.params.temperature
+    def distillation(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+        """Return tau^2 * KL(q || p)."""
+        return label_masking_distillation(
+            student, teacher, labels, self.majority, self.params.temperature
         )
-        return loss + self.params.beta * distillation
 
 
 METHOD = Method(

@@ -66,10 +66,11 @@ class FedNTDTrainer(Trainer[FedNTDParams]):
             return loss
         with torch.no_grad():
             teacher = self.teacher(batch.images)
-        distillation = not_true_distillation(
-            student, teacher, batch.labels, self.params.temperature
-        )
-        return loss + self.params.beta * distillation
+        return loss + self.params.beta * self.distillation(student, teacher, batch.labels)
+
+    def distillation(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+        """Return tau^2 * KL(q || p)."""
+        return not_true_distillation(student, teacher, labels, self.params.temperature)
 
 
 METHOD = Method(
