@@ -7,6 +7,7 @@ SuperLink reports.
 import json
 import re
 import shutil
+import signal
 import subprocess
 import time
 import tomllib
@@ -168,8 +169,12 @@ class FlowerRun:
         return run["status"], run.get("status-details") or ""
 
     def stop(self) -> None:
-        """Ask Flower to stop the run."""
-        _flwr("stop", self.run_id, *self._superlink)
+        """Ask Flower to stop the run; a second Ctrl-C does not keep the request from arriving."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            _flwr("stop", self.run_id, *self._superlink)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def wait(self, folder: Path, on_look: Callable[[], None]) -> tuple[str, str]:
         """Wait for the end of the run; call `on_look` twice a second.

@@ -1,7 +1,10 @@
 """Starting Flower runs from outside: what is parsed, passed on, and counts as an end."""
 
 import json
+import shutil
+import signal
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +103,19 @@ def test_a_run_is_submitted_and_its_real_status_read(flwr, tmp_path):
     assert "num-supernodes=5" in submit[submit.index("--federation-config") + 1]
     assert ask[:3] == ["list", "--run-id", "42"]
     assert stop[:2] == ["stop", "42"]
+
+
+def test_a_second_interruption_does_not_keep_a_stop_from_arriving(flwr, tmp_path):
+    asked = flwr(run={"success": True, "run-id": "42"}, stop={"success": True})
+    run = FlowerRun(tmp_path, {}, Simulation())
+    program = Path(shutil.which("flwr"))
+    program.write_text(
+        program.read_text() + "import os, signal\nos.kill(os.getppid(), signal.SIGINT)\n"
+    )
+    before = signal.getsignal(signal.SIGINT)
+    run.stop()
+    assert asked()[-1][:2] == ["stop", "42"]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_refused_run_says_what_flower_said(flwr, tmp_path):
