@@ -208,7 +208,7 @@ def read_grid(
 def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[Outcome]:
     """Run what is missing, writing tables and pictures after every run; return the failed cells."""
     cells = list(grid.cells())
-    rounds = int({**app_defaults(app), **grid.values}["num-server-rounds"])
+    rounds = int(grid.effective["num-server-rounds"])
     readings: list[Reading] = []
     failed: list[Outcome] = []
     titles = {name: method.title for name, method in METHODS.items()}

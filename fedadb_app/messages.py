@@ -102,19 +102,24 @@ def read_identity(reply: Message) -> PartitionClaim | None:
     return PartitionClaim(partition_id, num_partitions)
 
 
-def asked_node(reply: Message, sent: Iterable[Message]) -> int | None:
-    """Return the node that a reply is about, or None where it answers none of the `sent` messages.
+class Asked:
+    """Which nodes some messages went to, once these have been pushed; one look-up a reply.
 
     For a node that is gone, or a message that is lost, the SuperLink replies in its own name; what
     tells then is the id of the message.
     """
-    answer = reply.metadata
-    for message in sent:
-        asked = message.metadata
-        same_id = asked.message_id != "" and asked.message_id == answer.reply_to_message_id
-        if same_id or asked.dst_node_id == answer.src_node_id:
-            return asked.dst_node_id
-    return None
+
+    def __init__(self, sent: Iterable[Message]) -> None:
+        asked = [message.metadata for message in sent]
+        self._by_id = {a.message_id: a.dst_node_id for a in asked if a.message_id}
+        self._nodes = {a.dst_node_id for a in asked}
+
+    def node(self, reply: Message) -> int | None:
+        """Return the node that a reply is about, or None where it answers none of the messages."""
+        source = reply.metadata.src_node_id
+        return self._by_id.get(
+            reply.metadata.reply_to_message_id, source if source in self._nodes else None
+        )
 
 
 def _refuse_error(reply: Message) -> None:

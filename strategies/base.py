@@ -303,8 +303,9 @@ class FederatedStrategy(Strategy, Generic[P]):
         silent = f"no reply within round-timeout={self.run.config.round_timeout:g} s"
         reasons = dict.fromkeys(self._participants.values(), silent)
         answered: set[int] = set()
+        asked = messages.Asked(self._sent)
         for reply in replies:
-            node = messages.asked_node(reply, self._sent)
+            node = asked.node(reply)
             if node is None or node in answered:
                 logger.warning(
                     "round %d: a reply of node %d is ignored: %s",

@@ -120,8 +120,10 @@ class Roster:
     def _ask(self, grid: Grid, nodes: Iterable[int], timeout: float) -> None:
         queries = [messages.identity_query(node) for node in sorted(nodes)]
         self._silent |= set(nodes)
-        for reply in grid.send_and_receive(queries, timeout=timeout):
-            node = messages.asked_node(reply, queries)
+        replies = grid.send_and_receive(queries, timeout=timeout)
+        asked = messages.Asked(queries)
+        for reply in replies:
+            node = asked.node(reply)
             if node is None:
                 continue
             self._silent.discard(node)

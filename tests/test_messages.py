@@ -12,10 +12,10 @@ from safetensors.torch import load
 
 from fedadb_app.local_training import Attachment
 from fedadb_app.messages import (
+    Asked,
     Instruction,
     PartitionClaim,
     UnusableReplyError,
-    asked_node,
     content_bytes,
     identity_query,
     identity_reply,
@@ -296,23 +296,23 @@ def sent_to(*nodes: int) -> list[Message]:
 
 def test_a_reply_is_its_senders():
     sent = sent_to(5, 6)
-    assert asked_node(train_reply(sent[1], MODEL, 1, {}), sent) == 6
+    assert Asked(sent).node(train_reply(sent[1], MODEL, 1, {})) == 6
 
 
 def test_the_superlink_replies_for_a_node_that_is_gone():
     sent = sent_to(5, 6)
     (reply,) = superlink_error(sent[0], sent[0])
     assert reply.metadata.src_node_id not in (5, 6)
-    assert asked_node(reply, sent) == 5
+    assert Asked(sent).node(reply) == 5
 
 
 def test_a_strangers_reply_is_nobodys():
     (other,) = sent_to(9)
-    assert asked_node(train_reply(other, MODEL, 1, {}), sent_to(5, 6)) is None
+    assert Asked(sent_to(5, 6)).node(train_reply(other, MODEL, 1, {})) is None
 
 
 def test_messages_that_were_never_pushed_have_no_id_to_match():
     never_pushed = asked(5)
     stranger = train_reply(asked(9), MODEL, 1, {})
     assert stranger.metadata.reply_to_message_id == never_pushed.metadata.message_id == ""
-    assert asked_node(stranger, [never_pushed]) is None
+    assert Asked([never_pushed]).node(stranger) is None

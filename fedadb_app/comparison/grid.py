@@ -61,10 +61,14 @@ class Grid:
                 for strategy in self.strategies:
                     yield Cell(strategy, alpha, seed)
 
+    @property
+    def effective(self) -> dict[str, Scalar]:
+        """The run configuration of all cells, but for what a cell sets itself."""
+        return {**self.defaults, **self.values}
+
     def shared(self) -> dict[str, Any]:
         """Return what must be equal for two calls to fill one folder."""
-        effective = {**self.defaults, **self.values}
-        shared = {key: value for key, value in effective.items() if key not in CELL_KEYS}
+        shared = {key: value for key, value in self.effective.items() if key not in CELL_KEYS}
         return {"run-config": shared, "federation": asdict(self.simulation)}
 
 
