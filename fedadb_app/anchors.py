@@ -120,12 +120,13 @@ def generate_anchors(
     try:
         for _ in range(settings.steps):
             images.requires_grad_(True)
-            # equation 3, summed over i
+            # equation 3, summed over i; the gradient of lambda * ||x||^2 is known: 2 lambda x
             loss = F.cross_entropy(model(images), labels, reduction="sum")
-            loss = loss + settings.l2 * images.square().sum()
             (gradient,) = torch.autograd.grad(loss, images)
+            images = images.detach()
+            gradient = gradient + 2 * settings.l2 * images
             # equation 4
-            images = (images.detach() - settings.learning_rate * gradient).clamp_(*VALID_RANGE)
+            images = (images - settings.learning_rate * gradient).clamp_(*VALID_RANGE)
         with torch.no_grad():
             probabilities = model(images).softmax(dim=1)
     finally:
