@@ -35,6 +35,7 @@ from fedadb_app.local_training import Attachment, Trainer
 from fedadb_app.models import HeadBuilder, ImageClassifier, StateDict, single_head
 from fedadb_app.randomness import numpy_generator
 from fedadb_app.results import RoundRecord, RunFolder
+from strategies.handout import largest_first
 from strategies.roster import Roster
 
 logger = logging.getLogger("flwr.fedadb")
@@ -205,7 +206,8 @@ class FederatedStrategy(Strategy, Generic[P]):
         content = messages.train_content(arrays, instruction)
         self.record.bytes_down = messages.content_bytes(content) * len(chosen)
         self._sent = [messages.train_message(content, node) for node in self._participants]
-        return self._sent
+        samples = [len(self.run.partition.indices[client]) for client in chosen]
+        return largest_first(grid, self._sent, samples)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
+from flwr.superlink.grid import InMemoryGrid
 
 import client_app
 from fedadb_app import messages
@@ -244,6 +247,21 @@ class FakeGrid(Grid):
                 run_config=dict(self.run_config),
             )
         return self.contexts[node]
+
+
+@dataclass
+class SimulatedGrid(FakeGrid, InMemoryGrid):
+    """A `FakeGrid` that passes for a simulation's: it knows in which order nodes registered."""
+
+    registered: list[int] = field(default_factory=list)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        start = datetime(2026, 1, 1, tzinfo=UTC)
+        nodes = [
+            NodeInfo(node_id=node, registered_at=(start + timedelta(microseconds=i)).isoformat())
+            for i, node in enumerate(self.registered)
+        ]
+        return nodes[::-1]  # Flower's come from a set
 
 
 def server_context(run_config: Mapping[str, Any], run_id: int = 7) -> Context:

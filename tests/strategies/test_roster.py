@@ -2,7 +2,15 @@
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
-from helpers import FakeGrid, fails, messages_of, silent, simulated_nodes, superlink_error
+from helpers import (
+    FakeGrid,
+    SimulatedGrid,
+    fails,
+    messages_of,
+    silent,
+    simulated_nodes,
+    superlink_error,
+)
 
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import NodeError
@@ -53,6 +61,41 @@ def test_the_order_of_the_answers_does_not_matter():
     one.gather(grid)
     other.gather(reversed_grid)
     assert one.nodes == other.nodes
+
+
+# --- in a simulation ------------------------------------------------------------------------
+
+
+def simulation(clients: int) -> SimulatedGrid:
+    nodes = simulated_nodes(clients)
+    return SimulatedGrid({}, nodes, registered=list(nodes))
+
+
+@pytest.mark.parametrize("clients", [1, 2, 8, 9, 100])
+def test_a_simulations_clients_are_known_from_a_few_answers(clients):
+    asked_all, everyone = make(simulated_nodes(clients))
+    asked_all.gather(everyone)
+    roster, grid = Roster(RunConfig()), simulation(clients)
+    roster.gather(grid)
+    assert roster.nodes == asked_all.nodes
+    assert roster.num_clients == clients
+    assert len(queries(grid)) == len(set(queries(grid))) <= min(clients, 16)
+
+
+@pytest.mark.parametrize("odd", [0, 99])
+def test_where_answers_contradict_the_order_everyone_is_asked(odd):
+    roster, grid = Roster(RunConfig()), simulation(100)
+    grid.registered.insert(50, grid.registered.pop(odd))  # every node after it is off by one
+    roster.gather(grid)
+    assert roster.nodes == {grid.nodes[node]["partition-id"]: node for node in grid.nodes}
+    assert sorted(queries(grid)) == sorted(grid.nodes)
+
+
+def test_a_simulation_whose_clients_all_fail_is_no_federation(clock):
+    roster, grid = Roster(RunConfig(node_timeout=5.0)), simulation(3)
+    grid.identity_faults = dict.fromkeys(grid.nodes, fails())
+    with pytest.raises(NodeError, match="3 more do not answer"):
+        roster.gather(grid)
 
 
 # --- waiting --------------------------------------------------------------------------------

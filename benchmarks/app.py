@@ -1,0 +1,153 @@
+"""The app's rounds, measured from outside: a SuperLink of its own, a run, and what `ps` would see."""
+
+import csv
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+
+from fedadb_app.config import Scalar
+from fedadb_app.flower import FlowerRun, Simulation
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+SECONDS = ("seconds_anchors", "seconds_train", "seconds_aggregate", "seconds_evaluate")
+
+
+@dataclass
+class Measured:
+    """What one run of the app took.
+
+    Attributes
+    ----------
+    start_up : float
+        Seconds from `flwr run` to the begin of round 1.
+    rounds : list[float]
+        Seconds between the ends of two rounds, by the clock outside; one less than rounds.
+    parts : dict[str, list[float]]
+        The ``seconds_*`` columns, one value a round.
+    memory : list[float]
+        Memory of the whole process tree at the end of each round, MiB (proportional set size:
+        pages that processes share count once).
+    bytes_per_round : float
+        Sent and received, mean.
+    """
+
+    start_up: float = 0.0
+    rounds: list[float] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+    memory: list[float] = field(default_factory=list)
+    bytes_per_round: float = 0.0
+
+
+@contextmanager
+def own_superlink() -> Iterator[psutil.Process]:
+    """Start a SuperLink for simulations in a folder of its own, and make it the default."""
+    home = Path(tempfile.mkdtemp(prefix="fb-", dir="/tmp"))  # Ray's socket paths must be short
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "bench"\n[superlink.bench]\n'
+        f'address = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    os.environ |= {"FLWR_HOME": str(home), "RAY_TMPDIR": str(home), "FLWR_TELEMETRY_ENABLED": "0"}
+    command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
+    with (home / "superlink.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            cwd=home,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        while True:
+            try:
+                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).is_success:
+                    break
+            except httpx.HTTPError:
+                time.sleep(0.2)
+            if process.poll() is not None:
+                raise RuntimeError(f"no SuperLink: {(home / 'superlink.log').read_text()[-2000:]}")
+        yield psutil.Process(process.pid)
+    finally:
+        tree = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+        for part in tree:
+            part.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs(tree, timeout=20)
+        for part in alive:
+            part.kill()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def measure(
+    superlink: psutil.Process, values: dict[str, Scalar], simulation: Simulation
+) -> Measured:
+    """Run the app once and watch it.
+
+    Raises
+    ------
+    RuntimeError
+        If the run did not complete: a failed run is no measurement.
+    """
+    found = Measured()
+    with tempfile.TemporaryDirectory() as output:
+        folder = Path(output) / "run"
+        values = {**values, "output-dir": output, "run-name": "run"}
+        begin = time.time()
+        run = FlowerRun(CHECKOUT, values, simulation)
+        ends: list[float] = []
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.02):
+                if len(_rows(folder)) > len(ends):
+                    ends.append(time.time())
+                    found.memory.append(_tree_mebibytes(superlink))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            status, details = run.wait(folder, lambda: None)
+        finally:
+            over.set()
+            watcher.join()
+        if status != "finished:completed":
+            raise RuntimeError(f"{status}: {details}")
+        rows = _rows(folder)
+    found.parts = {name: [float(row[name]) for row in rows] for name in SECONDS}
+    found.start_up = ends[0] - begin - sum(column[0] for column in found.parts.values())
+    found.rounds = [after - before for before, after in itertools.pairwise(ends)]
+    sent = [float(row["bytes_down"]) + float(row["bytes_up"]) for row in rows]
+    found.bytes_per_round = sum(sent) / len(sent)
+    return found
+
+
+def _rows(folder: Path) -> list[dict[str, str]]:
+    try:
+        with (folder / "rounds.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+
+
+def _tree_mebibytes(top: psutil.Process) -> float:
+    total = 0
+    for process in [top, *top.children(recursive=True)]:
+        try:
+            total += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return total / 2**20

@@ -1,0 +1,105 @@
+"""FedAvg without a framework: what a round costs if nothing but its arithmetic is done.
+
+The same participants, samples, steps, evaluation and number of worker processes as the app; images
+are normalised once and stay in memory as float32; the largest clients are handed out first. Nothing
+is checked, recorded or drawn anew.
+"""
+
+import multiprocessing as mp
+import time
+from multiprocessing.queues import SimpleQueue
+
+import torch
+from torch.nn import functional as F
+
+from fedadb_app.aggregation import weighted_mean
+from fedadb_app.config import RunConfig
+from fedadb_app.data import partition_of
+from fedadb_app.data.batches import normalise
+from fedadb_app.data.sources import open_dataset
+from fedadb_app.evaluation import EVALUATION_BATCH
+from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
+from strategies.base import draw_participants
+
+
+def build(config: RunConfig) -> ImageClassifier:
+    """Return the app's model with its one head."""
+    dataset = open_dataset(config.dataset, config.data_dir)
+    spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+    return build_classifier(spec, config.seed)
+
+
+def work(config: RunConfig, clients: int, tasks: "SimpleQueue", results: "SimpleQueue") -> None:
+    """Train whichever client comes next, until told to end."""
+    torch.set_num_threads(1)
+    dataset = open_dataset(config.dataset, config.data_dir)
+    partition = partition_of(config, clients)
+    model = build(config)
+    while (task := tasks.get()) is not None:
+        client, state, learning_rate = task
+        rows = partition.indices[client]
+        images = normalise(torch.from_numpy(dataset.train_images[rows]), torch.device("cpu"))
+        labels = torch.from_numpy(dataset.train_labels[rows])
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+        model.train()
+        optimizer = torch.optim.SGD(
+            model.parameters(), learning_rate, config.momentum, weight_decay=config.weight_decay
+        )
+        for _ in range(config.local_epochs):
+            for batch in torch.randperm(len(rows)).split(config.batch_size):
+                optimizer.zero_grad()
+                F.cross_entropy(model(images[batch]), labels[batch]).backward()
+                optimizer.step()
+        results.put((client, {name: t.numpy() for name, t in model.state_dict().items()}))
+
+
+def evaluate(model: ImageClassifier, images: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return the accuracy, in percent."""
+    model.eval()
+    with torch.inference_mode():
+        right = [
+            int((model(x).argmax(1) == y).sum())
+            for x, y in zip(
+                images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True
+            )
+        ]
+    return 100 * sum(right) / len(labels)
+
+
+def bare_rounds(config: RunConfig, clients: int, workers: int) -> list[float]:
+    """Run ``num-server-rounds`` rounds of FedAvg and return the seconds of each."""
+    dataset = open_dataset(config.dataset, config.data_dir)
+    partition = partition_of(config, clients)
+    test_images = normalise(torch.from_numpy(dataset.test_images[:]), torch.device("cpu"))
+    test_labels = torch.from_numpy(dataset.test_labels)
+    model = build(config)
+    context = mp.get_context("spawn")
+    tasks, results = context.SimpleQueue(), context.SimpleQueue()
+    processes = [
+        context.Process(target=work, args=(config, clients, tasks, results)) for _ in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    seconds = []
+    try:
+        for server_round in range(1, config.num_server_rounds + 1):
+            start = time.perf_counter()
+            chosen = draw_participants(
+                config.seed, server_round, range(clients), config.fraction_train
+            )
+            sizes = {client: len(partition.indices[client]) for client in chosen}
+            state = {name: t.numpy() for name, t in model.state_dict().items()}
+            for client in sorted(chosen, key=sizes.__getitem__, reverse=True):
+                tasks.put((client, state, config.learning_rate_at(server_round)))
+            trained = dict(results.get() for _ in chosen)
+            models = [{n: torch.from_numpy(a) for n, a in trained[c].items()} for c in chosen]
+            total = sum(sizes.values())
+            model.load_state_dict(weighted_mean(models, [sizes[c] / total for c in chosen]))
+            evaluate(model, test_images, test_labels)
+            seconds.append(time.perf_counter() - start)
+    finally:
+        for _ in processes:
+            tasks.put(None)
+        for process in processes:
+            process.join(timeout=60)
+    return seconds
