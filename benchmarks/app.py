@@ -1,4 +1,4 @@
-"""The app's rounds, measured from outside: a SuperLink of its own, a run, and what `ps` would see."""
+"""The app's rounds, measured from outside, on a SuperLink of its own."""
 
 import csv
 import itertools

@@ -30,7 +30,8 @@ BARE = "bare loop"
 
 
 def main(
-    data_dir: Annotated[Path, typer.Option(help="Where pathmnist.npz lies.")],
+    dataset: Annotated[str, typer.Option(help="As in the run configuration.")] = "pathmnist",
+    data_dir: Annotated[str, typer.Option(help="As in the run configuration.")] = "",
     model: Annotated[str, typer.Option(help="lenet, cnn or resnet18.")] = "lenet",
     clients: Annotated[int, typer.Option(help="K.")] = 100,
     strategies: Annotated[str, typer.Option(help="Names with commas.")] = "fedavg,fedadb",
@@ -47,8 +48,8 @@ def main(
     """Measure, print a table, and write every value to a file."""
     workers = os.cpu_count() or 1
     values: dict[str, Scalar] = {
-        "dataset": "pathmnist",
-        "data-dir": str(data_dir.expanduser().absolute()),
+        "dataset": dataset,
+        "data-dir": data_dir,
         "model": model,
         "precision": precision,
         "num-server-rounds": rounds,
@@ -65,8 +66,8 @@ def main(
                 measured[strategy].append(run)
     console = Console()
     console.print(
-        f"{model}, {precision}, K={clients}, {participants} a round, alpha=0.1, {workers} workers, "
-        f"{repetitions} x {rounds} rounds; {platform.processor() or platform.machine()}, "
+        f"{dataset}, {model}, {precision}, K={clients}, {participants} a round, alpha=0.1, "
+        f"{workers} workers, {repetitions} x {rounds} rounds; {platform.processor() or platform.machine()}, "
         f"torch {torch.__version__}"
     )
     console.print(_times(bare_seconds, measured))
