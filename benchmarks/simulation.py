@@ -65,10 +65,10 @@ def main(
                 run = measure(superlink, {**values, "strategy": strategy}, Simulation(clients))
                 measured[strategy].append(run)
     console = Console()
+    machine = platform.processor() or platform.machine()
     console.print(
         f"{dataset}, {model}, {precision}, K={clients}, {participants} a round, alpha=0.1, "
-        f"{workers} workers, {repetitions} x {rounds} rounds; {platform.processor() or platform.machine()}, "
-        f"torch {torch.__version__}"
+        f"{workers} workers, {repetitions} x {rounds} rounds; {machine}, torch {torch.__version__}"
     )
     console.print(_times(bare_seconds, measured))
     if profile:
