@@ -38,8 +38,10 @@ class Measured:
     parts : dict[str, list[float]]
         The ``seconds_*`` columns, one value a round.
     memory : list[float]
-        Memory of the whole process tree at the end of each round, MiB (proportional set size:
-        pages that processes share count once).
+        Memory of the whole process tree at the end of each round, MiB; pages that processes share
+        count once. Mapped files (the data set, libraries) are left out: the system can drop them.
+    with_files : list[float]
+        The same with mapped files.
     bytes_per_round : float
         Sent and received, mean.
     """
@@ -48,6 +50,7 @@ class Measured:
     rounds: list[float] = field(default_factory=list)
     parts: dict[str, list[float]] = field(default_factory=dict)
     memory: list[float] = field(default_factory=list)
+    with_files: list[float] = field(default_factory=list)
     bytes_per_round: float = 0.0
 
 
@@ -115,7 +118,9 @@ def measure(
             while not over.wait(0.02):
                 if len(_rows(folder)) > len(ends):
                     ends.append(time.time())
-                    found.memory.append(_tree_mebibytes(superlink))
+                    own, files = _tree_mebibytes(superlink)
+                    found.memory.append(own)
+                    found.with_files.append(own + files)
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -143,11 +148,15 @@ def _rows(folder: Path) -> list[dict[str, str]]:
         return []
 
 
-def _tree_mebibytes(top: psutil.Process) -> float:
-    total = 0
+def _tree_mebibytes(top: psutil.Process) -> tuple[float, float]:
+    """Return the proportional set size of a process tree: own and shared memory, mapped files."""
+    own = files = 0
     for process in [top, *top.children(recursive=True)]:
         try:
-            total += process.memory_full_info().pss
-        except psutil.NoSuchProcess:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
             continue
-    return total / 2**20
+        kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+        own += kibibytes.get("Pss_Anon", 0) + kibibytes.get("Pss_Shmem", 0)
+        files += kibibytes.get("Pss_File", 0)
+    return own / 1024, files / 1024

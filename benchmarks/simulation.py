@@ -64,7 +64,7 @@ def main(
             for strategy in strategies.split(","):
                 run = measure(superlink, {**values, "strategy": strategy}, Simulation(clients))
                 measured[strategy].append(run)
-    console = Console()
+    console = Console(width=130)
     machine = platform.processor() or platform.machine()
     console.print(
         f"{dataset}, {model}, {precision}, K={clients}, {participants} a round, alpha=0.1, "
@@ -91,12 +91,14 @@ def _times(bare: list[float], measured: dict[str, list[Measured]]) -> Table:
         "to bare",
         "to first",
         "start-up s",
-        "MiB",
+        "MiB: round 10",
+        "peak",
+        "with files",
         "MB/round",
     )
     table = Table("", *columns)
     if bare:
-        table.add_row(BARE, *_spread(bare), "1.00", *[""] * 4)
+        table.add_row(BARE, *_spread(bare), "1.00", *[""] * 6)
     first = 0.0
     for name, runs in measured.items():
         seconds = [value for run in runs for value in run.rounds]
@@ -108,7 +110,9 @@ def _times(bare: list[float], measured: dict[str, list[Measured]]) -> Table:
             f"{median / statistics.median(bare):.2f}" if bare else "",
             f"{median / first:.2f}",
             f"{statistics.median(run.start_up for run in runs):.1f}",
+            f"{statistics.median(run.memory[:10][-1] for run in runs):.0f}",
             f"{max(max(run.memory) for run in runs):.0f}",
+            f"{max(max(run.with_files) for run in runs):.0f}",
             f"{runs[0].bytes_per_round / 1e6:.2f}",
         )
     return table
