@@ -7,7 +7,7 @@ is checked, recorded or drawn anew.
 
 import multiprocessing as mp
 import time
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.queues import Queue
 
 import torch
 from torch.nn import functional as F
@@ -29,7 +29,7 @@ def build(config: RunConfig) -> ImageClassifier:
     return build_classifier(spec, config.seed)
 
 
-def work(config: RunConfig, clients: int, tasks: "SimpleQueue", results: "SimpleQueue") -> None:
+def work(config: RunConfig, clients: int, tasks: "Queue", results: "Queue") -> None:
     """Train whichever client comes next, until told to end."""
     torch.set_num_threads(1)
     dataset = open_dataset(config.dataset, config.data_dir)
@@ -74,7 +74,7 @@ def bare_rounds(config: RunConfig, clients: int, workers: int) -> list[float]:
     test_labels = torch.from_numpy(dataset.test_labels)
     model = build(config)
     context = mp.get_context("spawn")
-    tasks, results = context.SimpleQueue(), context.SimpleQueue()
+    tasks, results = context.Queue(), context.Queue()
     processes = [
         context.Process(target=work, args=(config, clients, tasks, results)) for _ in range(workers)
     ]
