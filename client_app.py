@@ -69,5 +69,5 @@ def train(message: Message, context: Context) -> Message:
 def _worker_model(config: RunConfig) -> ImageClassifier:
     """Build the model once a process; every message loads its own weights into it."""
     dataset = open_dataset(config.dataset, config.data_dir)
-    spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+    spec = ModelSpec.of(config, dataset)
     return build_classifier(spec, config.seed, METHODS[config.strategy].heads)

@@ -42,7 +42,7 @@ def main(grid: Grid, context: Context) -> None:
         partition = partition_of(config, roster.num_clients)
         folder.write_partition(partition, config, dataset)
 
-        spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+        spec = ModelSpec.of(config, dataset)
         model = build_classifier(spec, config.seed, method.heads).to(device)
         logger.info(
             "%s on %s (%d training images, %d clients), %s, device=%s",

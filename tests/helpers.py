@@ -315,7 +315,7 @@ def make_federation(
     roster = Roster(config)
     roster.gather(grid)
     partition = partition_of(config, roster.num_clients)
-    spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+    spec = ModelSpec.of(config, dataset)
     model = build_classifier(spec, config.seed, method.heads)
     strategy = method.strategy(ServerRun(config, model, dataset, partition, folder), roster, params)
     return Federation(grid, strategy, folder)

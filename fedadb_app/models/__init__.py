@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedadb_app.config import RunConfig
+from fedadb_app.data.sources import ImageDataset
 from fedadb_app.models.cnn import cnn_features
 from fedadb_app.models.lenet import lenet_features
 from fedadb_app.models.norm import NormPolicy
@@ -47,6 +49,11 @@ class ModelSpec:
     norm: NormPolicy
     image_shape: tuple[int, int, int]
     num_classes: int
+
+    @classmethod
+    def of(cls, config: RunConfig, dataset: ImageDataset) -> "ModelSpec":
+        """Return what a run's configuration and data set ask for."""
+        return cls(config.model, config.norm, dataset.image_shape, dataset.num_classes)
 
     @property
     def architecture(self) -> str:
