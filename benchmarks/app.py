@@ -20,9 +20,10 @@ import psutil
 
 from fedadb_app.config import Scalar
 from fedadb_app.flower import FlowerRun, Simulation
+from fedadb_app.results import RoundRecord
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-SECONDS = ("seconds_anchors", "seconds_train", "seconds_aggregate", "seconds_evaluate")
+SECONDS = [name for name in RoundRecord.header() if name.startswith("seconds_")]
 
 
 @dataclass

@@ -12,12 +12,13 @@ from multiprocessing.queues import Queue
 import torch
 from torch.nn import functional as F
 
-from fedadb_app.aggregation import weighted_mean
+from fedadb_app.aggregation import ClientUpdate, sample_weights, weighted_mean
 from fedadb_app.config import RunConfig
 from fedadb_app.data import partition_of
 from fedadb_app.data.batches import normalise
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.evaluation import EVALUATION_BATCH
+from fedadb_app.local_training import autocast
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
 from strategies.base import draw_participants
 
@@ -25,8 +26,29 @@ from strategies.base import draw_participants
 def build(config: RunConfig) -> ImageClassifier:
     """Return the app's model with its one head."""
     dataset = open_dataset(config.dataset, config.data_dir)
-    spec = ModelSpec(config.model, config.norm, dataset.image_shape, dataset.num_classes)
-    return build_classifier(spec, config.seed)
+    return build_classifier(ModelSpec.of(config, dataset), config.seed)
+
+
+def train(
+    model: ImageClassifier,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    config: RunConfig,
+    learning_rate: float,
+) -> None:
+    """Train the model in place on samples that lie on its device."""
+    model.train()
+    optimizer = torch.optim.SGD(
+        model.parameters(), learning_rate, config.momentum, weight_decay=config.weight_decay
+    )
+    for _ in range(config.local_epochs):
+        order = torch.randperm(len(images), device=images.device)
+        for batch in order.split(config.batch_size):
+            optimizer.zero_grad()
+            with autocast(config, images.device):
+                loss = F.cross_entropy(model(images[batch]), labels[batch])
+            loss.backward()
+            optimizer.step()
 
 
 def work(config: RunConfig, clients: int, tasks: "Queue", results: "Queue") -> None:
@@ -41,22 +63,16 @@ def work(config: RunConfig, clients: int, tasks: "Queue", results: "Queue") -> N
         images = normalise(torch.from_numpy(dataset.train_images[rows]), torch.device("cpu"))
         labels = torch.from_numpy(dataset.train_labels[rows])
         model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
-        model.train()
-        optimizer = torch.optim.SGD(
-            model.parameters(), learning_rate, config.momentum, weight_decay=config.weight_decay
-        )
-        for _ in range(config.local_epochs):
-            for batch in torch.randperm(len(rows)).split(config.batch_size):
-                optimizer.zero_grad()
-                F.cross_entropy(model(images[batch]), labels[batch]).backward()
-                optimizer.step()
+        train(model, images, labels, config, learning_rate)
         results.put((client, {name: t.numpy() for name, t in model.state_dict().items()}))
 
 
-def evaluate(model: ImageClassifier, images: torch.Tensor, labels: torch.Tensor) -> float:
+def evaluate(
+    model: ImageClassifier, images: torch.Tensor, labels: torch.Tensor, config: RunConfig
+) -> float:
     """Return the accuracy, in percent."""
     model.eval()
-    with torch.inference_mode():
+    with torch.inference_mode(), autocast(config, images.device):
         right = [
             int((model(x).argmax(1) == y).sum())
             for x, y in zip(
@@ -92,10 +108,17 @@ def bare_rounds(config: RunConfig, clients: int, workers: int) -> list[float]:
             for client in sorted(chosen, key=sizes.__getitem__, reverse=True):
                 tasks.put((client, state, config.learning_rate_at(server_round)))
             trained = dict(results.get() for _ in chosen)
-            models = [{n: torch.from_numpy(a) for n, a in trained[c].items()} for c in chosen]
-            total = sum(sizes.values())
-            model.load_state_dict(weighted_mean(models, [sizes[c] / total for c in chosen]))
-            evaluate(model, test_images, test_labels)
+            updates = [
+                ClientUpdate(
+                    client,
+                    {name: torch.from_numpy(array) for name, array in trained[client].items()},
+                    sizes[client],
+                )
+                for client in chosen
+            ]
+            mean = weighted_mean([update.arrays for update in updates], sample_weights(updates))
+            model.load_state_dict(mean)
+            evaluate(model, test_images, test_labels, config)
             seconds.append(time.perf_counter() - start)
     finally:
         for _ in processes:

@@ -13,18 +13,19 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch.nn import functional as F
 
+from benchmarks.bare import train
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
 from fedadb_app.config import RunConfig
 from fedadb_app.data import local_data
 from fedadb_app.data.batches import normalise
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.evaluation import evaluate
-from fedadb_app.local_training import Attachment, LocalTask, autocast, choose_device
+from fedadb_app.local_training import LocalTask, choose_device
 from fedadb_app.models import ModelSpec, build_classifier
 from fedadb_app.randomness import torch_generator
 from strategies import METHODS
+from strategies.fedadb import as_attachment
 
 
 def main(
@@ -55,19 +56,11 @@ def main(
     where = choose_device(device)
     source = open_dataset(config.dataset, config.data_dir)
     data = local_data(config, client, clients, where)
-    spec = ModelSpec(config.model, config.norm, source.image_shape, source.num_classes)
+    spec = ModelSpec.of(config, source)
 
     def bare() -> None:
-        net = build_classifier(spec, 0).to(where).train()
         images = normalise(torch.from_numpy(source.train_images[data.positions.numpy()]), where)
-        optimizer = torch.optim.SGD(net.parameters(), 0.01, 0.9, weight_decay=1e-5)
-        for _ in range(epochs):
-            for batch in torch.randperm(len(images), device=where).split(config.batch_size):
-                optimizer.zero_grad()
-                with autocast(config, where):
-                    loss = F.cross_entropy(net(images[batch]), data.labels[batch])
-                loss.backward()
-                optimizer.step()
+        train(build_classifier(spec, 0).to(where), images, data.labels, config, 0.01)
 
     server = build_classifier(spec, 0, METHODS["fedadb"].heads).to(where)
 
@@ -80,13 +73,7 @@ def main(
             torch_generator(0, "anchors", 1),
         )
 
-    found = anchors()
-    tensors = {
-        "images": found.images,
-        "labels": found.labels,
-        "confidences": found.confidences,
-    }
-    sent = {"anchors": Attachment(tensors, {"quality": found.quality})}
+    sent = {"anchors": as_attachment(anchors())}
 
     def trains(name: str) -> Callable[[], object]:
         method = METHODS[name]

@@ -141,11 +141,11 @@ class FedADB(FedAvg[FedADBParams]):
             torch_generator(run.config.seed, "anchors", server_round),
         )
         self.record.anchor_quality = self.anchors.quality
-        return {_ANCHORS: _attachment(self.anchors)}
+        return {_ANCHORS: as_attachment(self.anchors)}
 
     def artifacts(self) -> Mapping[str, Attachment]:
         """Keep the last anchors."""
-        return {} if self.anchors is None else {_ANCHORS: _attachment(self.anchors)}
+        return {} if self.anchors is None else {_ANCHORS: as_attachment(self.anchors)}
 
 
 def _anchors(sent: Attachment) -> ClassAnchors:
@@ -153,7 +153,8 @@ def _anchors(sent: Attachment) -> ClassAnchors:
     return ClassAnchors(t["images"], t["labels"], t["confidences"], sent.scalars["quality"])
 
 
-def _attachment(anchors: ClassAnchors) -> Attachment:
+def as_attachment(anchors: ClassAnchors) -> Attachment:
+    """Return anchors as they are sent and kept."""
     return Attachment(
         tensors={
             "images": anchors.images,

@@ -21,7 +21,7 @@ logger = logging.getLogger("flwr.fedadb")
 
 _PAUSE = 0.2  # seconds between two looks at who is connected
 _PATIENCE = 20.0  # seconds a round waits for a newcomer's answer when enough others are there
-_PROBED = 8  # nodes of a simulation that are asked which partition they hold
+_PROBED = 8  # at least so many of a simulation's nodes are asked which partition they hold
 
 
 class Roster:
