@@ -15,10 +15,12 @@ from fedadb_app.data import local_data
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import DataError
 from fedadb_app.local_training import LocalTask, choose_device
+from fedadb_app.memory import keep_freed_memory
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
 from strategies import METHODS, read_run_config
 
 app = ClientApp()
+keep_freed_memory()
 
 if Path(sys.argv[0]).stem == "flwr-simulation":
     # Ray's workers import this module by its name and look first in the folder in which this

@@ -11,6 +11,7 @@ from fedadb_app.data import partition_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import NodeError
 from fedadb_app.local_training import choose_device
+from fedadb_app.memory import keep_freed_memory
 from fedadb_app.models import ModelSpec, build_classifier
 from fedadb_app.results import RunFolder
 from strategies import read_run_config
@@ -20,6 +21,7 @@ from strategies.roster import Roster
 logger = logging.getLogger("flwr.fedadb")
 
 app = ServerApp()
+keep_freed_memory()
 
 
 @app.main()

@@ -39,8 +39,9 @@ class Measured:
     parts : dict[str, list[float]]
         The ``seconds_*`` columns, one value a round.
     memory : list[float]
-        Memory of the whole process tree at the end of each round, MiB; pages that processes share
-        count once. Mapped files (the data set, libraries) are left out: the system can drop them.
+        Memory of the whole process tree after every tenth and the last round, MiB; pages that
+        processes share count once. Mapped files (the data set, libraries) are left out: the system
+        can drop them.
     with_files : list[float]
         The same with mapped files.
     bytes_per_round : float
@@ -116,12 +117,15 @@ def measure(
         over = threading.Event()
 
         def watch() -> None:
-            while not over.wait(0.02):
-                if len(_rows(folder)) > len(ends):
-                    ends.append(time.time())
-                    own, files = _tree_mebibytes(superlink)
-                    found.memory.append(own)
-                    found.with_files.append(own + files)
+            size = 0
+            while not over.wait(0.01):
+                if (now := _size(folder / "rounds.csv")) > size:
+                    size = now
+                    ends.extend([time.time()] * (len(_rows(folder)) - len(ends)))
+                    if len(ends) % 10 == 0 or len(ends) == values["num-server-rounds"]:
+                        own, files = _tree_mebibytes(superlink)  # it stops each process a moment
+                        found.memory.append(own)
+                        found.with_files.append(own + files)
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -139,6 +143,13 @@ def measure(
     sent = [float(row["bytes_down"]) + float(row["bytes_up"]) for row in rows]
     found.bytes_per_round = sum(sent) / len(sent)
     return found
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _rows(folder: Path) -> list[dict[str, str]]:

@@ -17,7 +17,6 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data import partition_of
 from fedadb_app.data.batches import normalise
 from fedadb_app.data.sources import open_dataset
-from fedadb_app.evaluation import EVALUATION_BATCH
 from fedadb_app.local_training import autocast
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
 from strategies.base import draw_participants
@@ -71,13 +70,12 @@ def evaluate(
     model: ImageClassifier, images: torch.Tensor, labels: torch.Tensor, config: RunConfig
 ) -> float:
     """Return the accuracy, in percent."""
+    size = model.evaluation_batch
     model.eval()
     with torch.inference_mode(), autocast(config, images.device):
         right = [
             int((model(x).argmax(1) == y).sum())
-            for x, y in zip(
-                images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True
-            )
+            for x, y in zip(images.split(size), labels.split(size), strict=True)
         ]
     return 100 * sum(right) / len(labels)
 

@@ -12,8 +12,6 @@ from fedadb_app.data.batches import normalise
 from fedadb_app.local_training import autocast
 from fedadb_app.models import ImageClassifier
 
-EVALUATION_BATCH = 512
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -70,7 +68,7 @@ def evaluate(
     """
     device = next(model.parameters()).device
     order = np.arange(len(labels))
-    size = EVALUATION_BATCH
+    size = model.evaluation_batch
     if config.norm == "batch-local":
         order = np.random.Generator(np.random.PCG64(0)).permutation(len(labels))
         size = config.batch_size

@@ -21,7 +21,7 @@ from fedadb_app.errors import ConfigError, FedADBError
 
 _ASSIGNMENT = re.compile(r"""([^\s=]+)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']+)""")
 _LOOK_EVERY = 0.5  # seconds between two looks at the run's folder
-_ASK_EVERY = 20.0  # seconds between two calls of `flwr list`, each of which costs a second
+_ASK_EVERY = 60.0  # seconds between two calls of `flwr list`, each of which costs a second
 
 
 class FlowerError(FedADBError):

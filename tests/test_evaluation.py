@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedadb_app import evaluation
 from fedadb_app.config import RunConfig
 from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
@@ -69,9 +68,9 @@ def test_a_missing_class_is_no_warning():
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 40, 1000])
-def test_the_result_is_the_same_however_it_is_cut(monkeypatch, chunk):
+def test_the_result_is_the_same_however_it_is_cut(chunk):
     model, images, labels = lenet_case()
-    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", chunk)
+    model.evaluation_batch = chunk
     found = evaluate(model, images, labels, CLASSES, RunConfig())
 
     model.eval()

@@ -1,5 +1,6 @@
 """Architectures: parameter counts, sizes, initial weights, running statistics."""
 
+import copy
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedadb_app.models import (
-    FEATURE_EXTRACTORS,
+    ARCHITECTURES,
     ImageClassifier,
     ModelSpec,
     build_classifier,
@@ -78,7 +79,7 @@ def test_resnet18_ends_in_a_4x4_map(shape):
 def test_every_size_from_28_to_224_passes(name, size, side, channels):
     spec = ModelSpec(name, "batch", (channels, *side), 7)
     with torch.device("meta"):  # shapes without the work
-        features = FEATURE_EXTRACTORS[name](spec.image_shape, "batch")
+        features = ARCHITECTURES[name].features(spec.image_shape, "batch")
         assert feature_size(features, spec) == size
         assert features(torch.zeros(2, *spec.image_shape)).shape == (2, size)
 
@@ -265,3 +266,19 @@ def test_freezing_a_model_without_running_statistics_is_harmless(norm):
     with frozen_running_statistics(model):
         frozen = model(images)
     assert torch.equal(frozen, model(images))
+
+
+def test_resnet18_computes_with_channels_last_and_gives_what_it_gave_without():
+    model = build("resnet18", "batch", RGB, 9)
+    reference = copy.deepcopy(model)
+    stem = reference.features[0]
+    reference.features[0] = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    reference.features[0].load_state_dict(stem.state_dict())
+    images = torch.rand(4, *RGB, generator=torch.Generator().manual_seed(0))
+    formats: list[bool] = []
+    model.features[-3].register_forward_hook(
+        lambda _, __, maps: formats.append(maps.is_contiguous(memory_format=torch.channels_last))
+    )
+    torch.testing.assert_close(model(images), reference(images), rtol=1e-4, atol=1e-5)
+    assert formats == [True]
+    assert all(tensor.is_contiguous() for tensor in model.state_dict().values())

@@ -21,10 +21,27 @@ from fedadb_app.randomness import torch_generator
 
 StateDict = dict[str, Tensor]
 
-FEATURE_EXTRACTORS: Mapping[str, Callable[[tuple[int, int, int], NormPolicy], nn.Module]] = {
-    "lenet": lenet_features,
-    "cnn": cnn_features,
-    "resnet18": resnet18_features,
+
+@dataclass(frozen=True)
+class Architecture:
+    """A feature extractor, and how many images it evaluates at a time.
+
+    Attributes
+    ----------
+    features : Callable
+        (image shape, normalisation) -> ``(B, channels, height, width)`` to ``(B, d)``.
+    evaluation_batch : int
+        The fastest on a CPU: beyond it, feature maps leave its cache (docs/performance.md).
+    """
+
+    features: Callable[[tuple[int, int, int], NormPolicy], nn.Module]
+    evaluation_batch: int
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "lenet": Architecture(lenet_features, 512),
+    "cnn": Architecture(cnn_features, 128),
+    "resnet18": Architecture(resnet18_features, 128),
 }
 
 
@@ -81,13 +98,18 @@ class ImageClassifier(nn.Module):
         ``(B, channels, height, width)`` -> ``(B, d)``.
     heads : nn.ModuleDict
         Each ``(B, d)`` -> logits ``(B, C)``.
+    evaluation_batch : int
+        How many images to evaluate at a time.
     """
 
-    def __init__(self, features: nn.Module, heads: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self, features: nn.Module, heads: Mapping[str, nn.Module], evaluation_batch: int = 512
+    ) -> None:
         super().__init__()
         self.features = features
         self.heads = nn.ModuleDict(heads)
         self.evaluated_head = next(iter(heads))
+        self.evaluation_batch = evaluation_batch
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of the evaluated head, ``(B, C)``."""
@@ -116,8 +138,10 @@ def build_classifier(
     with torch.random.fork_rng(devices=[]):
         # The CPU's generator alone: torch.manual_seed would reseed CUDA's too, for good.
         torch.default_generator.manual_seed(torch_generator(seed, "weights").initial_seed())
-        features = FEATURE_EXTRACTORS[spec.architecture](spec.image_shape, spec.norm)
-        return ImageClassifier(features, build_heads(feature_size(features, spec), spec))
+        architecture = ARCHITECTURES[spec.architecture]
+        features = architecture.features(spec.image_shape, spec.norm)
+        heads = build_heads(feature_size(features, spec), spec)
+        return ImageClassifier(features, heads, architecture.evaluation_batch)
 
 
 def feature_size(features: nn.Module, spec: ModelSpec) -> int:

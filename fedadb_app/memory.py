@@ -1,0 +1,21 @@
+"""Let a process keep the memory that its next batch needs again.
+
+A training step frees and asks for the same tens of megabytes. By default glibc hands them back to
+the system in between, and the system gives them anew, page by page: with LeNet a fifth of a
+simulated client's time went there.
+"""
+
+import ctypes
+import platform
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_KEPT_BYTES = 1 << 30  # free memory beyond it still goes back
+_MAPPED_FROM_BYTES = 32 << 20  # glibc allows no more; larger blocks are mapped one by one
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc's allocator, where there is one, not to return freed memory at once."""
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -1,0 +1,47 @@
+"""Freed memory stays with the process, so the next batch finds it."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+BATCHES = """
+import ctypes, resource, sys
+from fedadb_app.memory import keep_freed_memory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+
+def batch():
+    maps = [libc.malloc(1 << 20) for _ in range(32)]
+    for block in maps:
+        libc.memset(block, 1, 1 << 20)
+    for block in maps:
+        libc.free(block)
+
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+for _ in range(3):
+    batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    batch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def page_faults(mode: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", BATCHES, mode], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+def test_a_batch_finds_the_memory_of_the_batch_before_it():
+    pages_of_a_batch = (32 << 20) // 4096
+    assert page_faults("default") > 10 * pages_of_a_batch  # or there is nothing to mend
+    assert page_faults("keep") < pages_of_a_batch
