@@ -39,9 +39,9 @@ class Measured:
     parts : dict[str, list[float]]
         The ``seconds_*`` columns, one value a round.
     memory : list[float]
-        Memory of the whole process tree after every tenth and the last round, MiB; pages that
-        processes share count once. Mapped files (the data set, libraries) are left out: the system
-        can drop them.
+        Memory of the whole process tree after every tenth round, MiB; pages that processes
+        share count once. Mapped files (the data set, libraries) are left out: the system can drop
+        them.
     with_files : list[float]
         The same with mapped files.
     bytes_per_round : float
@@ -119,13 +119,14 @@ def measure(
         def watch() -> None:
             size = 0
             while not over.wait(0.01):
-                if (now := _size(folder / "rounds.csv")) > size:
-                    size = now
-                    ends.extend([time.time()] * (len(_rows(folder)) - len(ends)))
-                    if len(ends) % 10 == 0 or len(ends) == values["num-server-rounds"]:
-                        own, files = _tree_mebibytes(superlink)  # it stops each process a moment
-                        found.memory.append(own)
-                        found.with_files.append(own + files)
+                if (now := _size(folder / "rounds.csv")) == size:
+                    continue
+                size, new = now, len(_rows(folder)) - len(ends)
+                ends.extend([time.time()] * new)
+                if new and len(ends) % 10 == 0:  # reading it stops each process a moment
+                    own, files = _tree_mebibytes(superlink)
+                    found.memory.append(own)
+                    found.with_files.append(own + files)
 
         watcher = threading.Thread(target=watch)
         watcher.start()

@@ -110,12 +110,20 @@ def _times(bare: list[float], measured: dict[str, list[Measured]]) -> Table:
             f"{median / statistics.median(bare):.2f}" if bare else "",
             f"{median / first:.2f}",
             f"{statistics.median(run.start_up for run in runs):.1f}",
-            f"{statistics.median(run.memory[0] for run in runs):.0f}",
-            f"{max(max(run.memory) for run in runs):.0f}",
-            f"{max(max(run.with_files) for run in runs):.0f}",
+            *_memory(runs),
             f"{runs[0].bytes_per_round / 1e6:.2f}",
         )
     return table
+
+
+def _memory(runs: list[Measured]) -> tuple[str, str, str]:
+    if not runs[0].memory:
+        return "", "", ""
+    return (
+        f"{statistics.median(run.memory[0] for run in runs):.0f}",
+        f"{max(max(run.memory) for run in runs):.0f}",
+        f"{max(max(run.with_files) for run in runs):.0f}",
+    )
 
 
 def _profile(measured: dict[str, list[Measured]]) -> Table:
