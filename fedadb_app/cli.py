@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fedadb_app.certificates import CA_DAYS, issue
 from fedadb_app.comparison.grid import (
     CELL_KEYS,
     Cell,
@@ -33,6 +34,7 @@ from fedadb_app.flower import (
     parse_assignments,
     read_summary,
 )
+from fedadb_app.node_check import NodeSettings, check_node
 from fedadb_app.results import accuracy_summary
 from strategies import METHODS, read_run_config
 
@@ -126,6 +128,52 @@ def data(
             f"{dataset.num_classes} classes",
             markup=False,
         )
+
+
+@main.command()
+def certificates(
+    output: Annotated[Path, typer.Option(help="Folder; a CA that lies there is used.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="DNS name or IP address of the SuperLink; repeatable.")
+    ] = None,
+    node: Annotated[
+        list[str] | None, typer.Option(help="A SuperNode to make a key pair for; repeatable.")
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=CA_DAYS, help="Validity of the SuperLink's certificate.")
+    ] = 365,
+) -> None:
+    """Make what TLS and node authentication need; nothing that exists is overwritten."""
+    with _one_sentence():
+        for file in issue(output.expanduser(), host or [], node or [], days):
+            _out.print(f"{file.path}: {file.purpose}", soft_wrap=True, markup=False)
+
+
+@main.command(name="check-node")
+def check(
+    superlink: Annotated[str, typer.Option(help="The SuperLink, host:port.")],
+    root_certificates: Annotated[Path, typer.Option(help="The CA's certificate, ca.crt.")],
+    auth_supernode_private_key: Annotated[Path, typer.Option(help="This node's private key.")],
+    node_config: Annotated[str, typer.Option(help="As for `flower-supernode`.")],
+    run_config: ConfigOption = None,
+) -> None:
+    """Say whether this machine can join; takes the options of `flower-supernode`."""
+    with _one_sentence():
+        config, _, _ = read_run_config(_parse_all(run_config or []))
+        settings = NodeSettings(
+            superlink,
+            root_certificates.expanduser(),
+            auth_supernode_private_key.expanduser(),
+            parse_assignments(node_config),
+            config,
+        )
+        failed = 0
+        for result in check_node(settings):
+            failed += not result.passed
+            mark = "[green]pass[/]" if result.passed else "[red]FAIL[/]"
+            _out.print(f"{mark}  {result.name:<9}  {escape(result.text)}", soft_wrap=True)
+        if failed:
+            _fail(f"{failed} checks failed; the SuperNode may not work until they pass")
 
 
 @main.command()

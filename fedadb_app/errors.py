@@ -14,7 +14,11 @@ class DataError(FedADBError):
 
 
 class NodeError(FedADBError):
-    """Too few SuperNodes are connected, or two of them claim one identity."""
+    """Too few SuperNodes are connected, two claim one identity, or a machine is not fit for one."""
+
+
+class CredentialError(FedADBError):
+    """A certificate or key cannot be made, or is not what it should be."""
 
 
 class TrainingError(FedADBError):

@@ -1,0 +1,362 @@
+"""What must hold on a machine before it joins a federation as a SuperNode.
+
+Nothing about the node or its data leaves the machine: the only contact is with the named SuperLink,
+over TLS, for what it tells anyone (``GET /health``, as Flower's own tools ask).
+"""
+
+import os
+import platform
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+import numpy as np
+import torch
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from fedadb_app.certificates import open_to_others
+from fedadb_app.config import RunConfig, Scalar
+from fedadb_app.data.sources import cache_folder, open_dataset
+from fedadb_app.errors import ConfigError, CredentialError, FedADBError, NodeError
+from fedadb_app.local_training import choose_device
+
+GIB = 2**30
+NEEDED_MEMORY, NEEDED_DISK = 2 * GIB, 1 * GIB
+"""Bytes: for a SuperNode and one ClientApp with a small model; for the app, its runs and caches."""
+
+MOST_BEHIND, MOST_AHEAD = 305, 5
+"""Seconds by which a node's clock may differ from its SuperLink's: beyond, Flower 1.42 refuses
+its signature (``flwr/superlink/routers/fleet/node_auth.py``)."""
+
+DATE_ERROR = 1
+"""Seconds by which a clock read from an HTTP header may be wrong."""
+
+_PATIENCE = 10.0  # seconds
+_OUT_OF_DATE = {9, 10}  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _CERT_HAS_EXPIRED
+_HOST_MISMATCH = {62, 64}  # and its _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What the SuperNode is to be started with, and the run configuration of the federation.
+
+    Attributes
+    ----------
+    superlink : str
+        host:port.
+    root_certificates, private_key : Path
+        The CA's certificate and the node's OpenSSH key.
+    node_config : Mapping[str, Scalar]
+        As `flower-supernode --node-config`.
+    config : RunConfig
+        As the federation's runs will have it.
+    """
+
+    superlink: str
+    root_certificates: Path
+    private_key: Path
+    node_config: Mapping[str, Scalar]
+    config: RunConfig
+
+    def __post_init__(self) -> None:
+        """Refuse, with a `ConfigError`, what is no address."""
+        try:
+            parts = urlsplit(f"//{self.superlink}")
+            whole = bool(parts.hostname and parts.port) and parts.netloc == self.superlink
+        except ValueError:  # a port that is no number, or too large
+            whole = False
+        if not whole:
+            raise ConfigError(f"--superlink {self.superlink}: expected host:port, without https://")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line: what was looked at, whether it is well, and what was found or what to do."""
+
+    name: str
+    passed: bool
+    text: str
+
+
+def check_node(settings: NodeSettings) -> Iterator[Result]:
+    """Go through all checks, whatever fails among them; a result comes as soon as it is known."""
+    for name, check in CHECKS.items():
+        try:
+            yield Result(name, True, check(settings))
+        except FedADBError as error:
+            yield Result(name, False, str(error))
+
+
+# --- this machine: each check returns what it found, or raises what to do -------------------
+
+
+def check_versions(_: NodeSettings) -> str:
+    """Compare what is installed with what the app asks for."""
+    try:
+        app = metadata.distribution("fedadb-app")
+    except metadata.PackageNotFoundError as error:
+        raise NodeError(
+            "the app is not installed here: run pip install . in its checkout"
+        ) from error
+    python = platform.python_version()
+    wrong = []
+    if not SpecifierSet(app.metadata["Requires-Python"]).contains(python):
+        wrong.append(f"Python {python} (needed: {app.metadata['Requires-Python']})")
+    for requirement in map(Requirement, app.requires or []):
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            wrong.append(f"{requirement.name} is missing (needed: {requirement.specifier})")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} {version} (needed: {requirement.specifier})")
+    if wrong:
+        raise NodeError(f"{'; '.join(wrong)}: run pip install . in the app's checkout")
+    return f"Python {python}, flwr {metadata.version('flwr')}, torch {torch.__version__}"
+
+
+def check_memory(_: NodeSettings) -> str:
+    """Read the free memory where the system tells it (Linux)."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvail"))
+    except (OSError, StopIteration):
+        return f"cannot be read on {platform.system()}; {NEEDED_MEMORY / GIB:.0f} GiB are needed"
+    return _enough("of memory free", free, NEEDED_MEMORY)
+
+
+def check_disk(_: NodeSettings) -> str:
+    """Look where Flower keeps apps and where this app keeps prepared data."""
+    flower = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    found = []
+    for folder in (flower, cache_folder()):
+        there = next(p for p in (folder, *folder.parents) if p.exists())
+        if not os.access(there, os.W_OK):
+            raise NodeError(f"{folder} cannot be written to by this user: change {there}'s owner")
+        found.append(_enough(f"free for {folder}", shutil.disk_usage(there).free, NEEDED_DISK))
+    return "; ".join(found)
+
+
+def _enough(what: str, free: int, needed: int) -> str:
+    if free < needed:
+        raise NodeError(f"{free / GIB:.1f} GiB {what}, {needed / GIB:.0f} GiB are needed")
+    return f"{free / GIB:.1f} GiB {what}"
+
+
+def check_device(settings: NodeSettings) -> str:
+    """Find the device that the federation's configuration leads to here."""
+    device = choose_device(settings.config.device)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return f"{torch.cuda.get_device_name(device)}, {free / GIB:.1f} GiB free"
+    return f"{device.type}, {torch.get_num_threads()} threads"
+
+
+def check_data(settings: NodeSettings) -> str:
+    """Open the node's samples as its ClientApp does, and count them per class."""
+    shape, class_names, counts = _open_data(settings)
+    channels, height, width = shape
+    per_class = ", ".join(f"{n} {c}" for n, c in zip(class_names, counts, strict=True))
+    return (
+        f"{sum(counts)} training images of {height}x{width} pixels and {channels} channel(s); "
+        f"per class: {per_class}"
+    )
+
+
+def _open_data(settings: NodeSettings) -> tuple[tuple[int, int, int], Sequence[str], list[int]]:
+    dataset = open_dataset(str(settings.node_config["data-path"]), "")
+    counts = np.bincount(dataset.train_labels, minlength=dataset.num_classes)
+    return dataset.image_shape, dataset.class_names, counts.tolist()
+
+
+def check_key(settings: NodeSettings) -> str:
+    """Read the node's private key as `flower-supernode` does."""
+    path = settings.private_key
+    try:
+        key = load_ssh_private_key(path.read_bytes(), password=None)
+    except TypeError as error:
+        raise CredentialError(
+            f"{path} has a passphrase, which Flower cannot ask for: run ssh-keygen -p -f {path}"
+        ) from error
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise CredentialError(
+            f"{path} is no readable OpenSSH private key ({error}): fedadb certificates makes one"
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CredentialError(f"{path} is no elliptic-curve key: fedadb certificates makes one")
+    if open_to_others(path):
+        raise CredentialError(f"{path} is open to other users of this machine: chmod 600 {path}")
+    return f"{path} is an OpenSSH key on {key.curve.name}, closed to others"
+
+
+# --- the SuperLink --------------------------------------------------------------------------
+
+
+def check_superlink(settings: NodeSettings) -> str:
+    """Shake hands over TLS, verifying the certificate as a SuperNode does."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=settings.root_certificates.read_text("ascii"))
+    except (OSError, ValueError) as error:
+        raise CredentialError(
+            f"{settings.root_certificates} holds no certificate ({error}): take the ca.crt that "
+            f"fedadb certificates wrote for the SuperLink"
+        ) from error
+    certificate, _ = _meet(settings.superlink, _trusting_anyone())
+    end = certificate.not_valid_after_utc
+    try:
+        _meet(settings.superlink, context)
+    except ssl.SSLCertVerificationError as error:
+        raise CredentialError(_fault(certificate, error, settings)) from error
+    return (
+        f"{settings.superlink} answers over TLS; its certificate is valid until {end:%Y-%m-%d} "
+        f"({(end - datetime.now(UTC)).days} days)"
+    )
+
+
+def check_clock(settings: NodeSettings) -> str:
+    """Compare this machine's clock with the SuperLink's, which is the one that judges it."""
+    _, ahead = _meet(settings.superlink, _trusting_anyone())
+    side = "ahead of" if ahead > 0 else "behind"
+    difference = f"{abs(ahead):.0f} s (+-{DATE_ERROR} s) {side} the SuperLink's clock"
+    if not DATE_ERROR - MOST_BEHIND < ahead < MOST_AHEAD - DATE_ERROR:
+        raise NodeError(
+            f"{difference}; Flower refuses a node that is {MOST_AHEAD} s ahead or {MOST_BEHIND} s "
+            f"behind: let NTP set the clocks of both machines (timedatectl set-ntp true)"
+        )
+    return difference
+
+
+def _trusting_anyone() -> ssl.SSLContext:
+    """For what needs no trust: to tell whom one has met, and to compare clocks."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _meet(superlink: str, context: ssl.SSLContext) -> tuple[x509.Certificate, float]:
+    """Return the SuperLink's certificate, and by how many seconds this clock is ahead of its own.
+
+    Like a SuperNode it uses httpx, and so the proxies that the environment names.
+
+    Raises
+    ------
+    ssl.SSLCertVerificationError
+        If `context` does not accept the certificate.
+    NodeError
+        If there is no answer, or not a SuperLink's.
+    """
+    now = time.time()
+    try:
+        with (
+            httpx.Client(verify=context, timeout=_PATIENCE) as client,
+            client.stream("GET", f"https://{superlink}/health") as response,
+        ):
+            response.raise_for_status()
+            date = parsedate_to_datetime(response.headers["date"])
+            tls = response.extensions["network_stream"].get_extra_info("ssl_object")
+            certificate = x509.load_der_x509_certificate(tls.getpeercert(binary_form=True))
+    except (httpx.HTTPStatusError, httpx.ProtocolError, KeyError, ValueError) as error:
+        raise NodeError(
+            f"what answers at {superlink} over TLS is no SuperLink ({error}): check the port"
+        ) from error
+    except httpx.HTTPError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise cause from error
+        raise NodeError(_why_unreachable(superlink, cause) + _proxy(superlink)) from error
+    # The header counts whole seconds and is renewed once a second: on average a second old.
+    return certificate, now - date.timestamp() - DATE_ERROR
+
+
+def _why_unreachable(superlink: str, cause: BaseException) -> str:
+    if isinstance(cause, socket.gaierror):
+        return f"the name in {superlink} is unknown here: check its spelling and this machine's DNS"
+    if isinstance(cause, ConnectionRefusedError):
+        return (
+            f"nothing listens at {superlink}: check the port, and that the SuperLink runs with "
+            f"--host 0.0.0.0 (its default is 127.0.0.1)"
+        )
+    if isinstance(cause, TimeoutError):
+        return (
+            f"no answer from {superlink} within {_PATIENCE:.0f} s: a firewall may be in between, "
+            f"or what listens there speaks no TLS"
+        )
+    if isinstance(cause, ssl.SSLError | ConnectionResetError):
+        return (
+            f"what listens at {superlink} speaks no TLS ({cause}): check the port, and that the "
+            f"SuperLink runs with certificates, not with --insecure"
+        )
+    return f"{superlink} cannot be reached: {cause}"
+
+
+def _proxy(superlink: str) -> str:
+    """Say what else may be wrong where the environment puts a proxy in between."""
+    proxy = getproxies().get("https")
+    if proxy is None or proxy_bypass(superlink):
+        return ""
+    return f" (asked through the proxy {proxy} of HTTPS_PROXY; NO_PROXY lists hosts without it)"
+
+
+def _fault(
+    certificate: x509.Certificate, error: ssl.SSLCertVerificationError, settings: NodeSettings
+) -> str:
+    host = urlsplit(f"//{settings.superlink}").hostname
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if error.verify_code in _HOST_MISMATCH:
+        return (
+            f"the certificate of {settings.superlink} is for {_names(certificate)}, not for {host}:"
+            f" name the SuperLink as the certificate does, or issue it with --host {host}"
+        )
+    if error.verify_code in _OUT_OF_DATE:
+        return (
+            f"the certificate of {settings.superlink} is valid from {start:%Y-%m-%d} to "
+            f"{end:%Y-%m-%d}, but here it is {datetime.now(UTC):%Y-%m-%d}: renew it (fedadb "
+            f"certificates), or set this machine's clock"
+        )
+    return (
+        f"the certificate of {settings.superlink}, signed by {certificate.issuer.rfc4514_string()},"
+        f" was not signed by the CA in {settings.root_certificates} ({error.verify_message}): take "
+        f"the SuperLink's ca.crt; if it is that, something in between opens TLS connections"
+    )
+
+
+def _names(certificate: x509.Certificate) -> str:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return "no host at all"
+    return ", ".join(str(name.value) for name in names)
+
+
+CHECKS: Mapping[str, Callable[[NodeSettings], str]] = {
+    "versions": check_versions,
+    "memory": check_memory,
+    "disk": check_disk,
+    "device": check_device,
+    "data": check_data,
+    "key": check_key,
+    "superlink": check_superlink,
+    "clock": check_clock,
+}
+"""Line -> check, in the order shown."""
