@@ -81,7 +81,8 @@ def issue(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) -
         raise CredentialError(
             f"{folder} is open to other users of this machine; run: chmod 700 {folder}"
         )
-    files = _server_files(folder, hosts, days) if hosts else []
+    now = datetime.now(UTC).replace(microsecond=0)  # certificates count whole seconds
+    files = _server_files(folder, hosts, now, now + timedelta(days=days)) if hosts else []
     for name in dict.fromkeys(nodes):
         files += _node_files(folder, name)
     try:
@@ -101,7 +102,9 @@ def open_to_others(path: Path) -> bool:
 # --- which files ----------------------------------------------------------------------------
 
 
-def _server_files(folder: Path, hosts: Sequence[str], days: int) -> list[Credential]:
+def _server_files(
+    folder: Path, hosts: Sequence[str], now: datetime, end: datetime
+) -> list[Credential]:
     names = [_general_name(host) for host in dict.fromkeys((*hosts, *_LOOPBACK))]
     target, key_file = folder / "server.crt", folder / "server.key"
     if target.exists():
@@ -109,18 +112,17 @@ def _server_files(folder: Path, hosts: Sequence[str], days: int) -> list[Credent
             f"{target} exists and is not overwritten; to renew it, move it away and run this again "
             f"(the CA and {key_file.name} are kept)"
         )
-    ca, ca_key, files = _authority(folder)
+    ca, ca_key, files = _authority(folder, now)
     key = _read_key(key_file) if key_file.exists() else ec.generate_private_key(ec.SECP384R1())
     if not key_file.exists():
         files.append(_secret(key_file, "the SuperLink's private key: keep it on its machine", key))
-    end = datetime.now(UTC) + timedelta(days=days)
     if end > ca.not_valid_after_utc:
         raise CredentialError(
-            f"--days {days}: the CA {folder / 'ca.crt'} ends before that, on "
-            f"{ca.not_valid_after_utc:%Y-%m-%d}; ask for fewer days, or make a new CA in another "
-            f"folder and give its ca.crt to every node"
+            f"a certificate until {end:%Y-%m-%d} outlives its CA, {folder / 'ca.crt'}, which ends "
+            f"on {ca.not_valid_after_utc:%Y-%m-%d}: ask for fewer --days, or make a new CA in "
+            f"another folder and give its ca.crt to every node"
         )
-    builder = _builder("Flower SuperLink", key.public_key(), ca.subject, end, ca=False)
+    builder = _builder("Flower SuperLink", key.public_key(), ca.subject, now, end, ca=False)
     certificate = (
         builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -135,7 +137,7 @@ def _server_files(folder: Path, hosts: Sequence[str], days: int) -> list[Credent
 
 
 def _authority(
-    folder: Path,
+    folder: Path, now: datetime
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey, list[Credential]]:
     """Return the folder's CA and its key; a new one comes with its files."""
     target, key_file = folder / "ca.crt", folder / "ca.key"
@@ -152,8 +154,8 @@ def _authority(
             raise CredentialError(f"{target} and {key_file} do not belong together")
         return certificate, key, []
     key = ec.generate_private_key(ec.SECP384R1())
-    end = datetime.now(UTC) + timedelta(days=CA_DAYS)
-    builder = _builder("fedadb CA", key.public_key(), _name("fedadb CA"), end, ca=True)
+    end = now + timedelta(days=CA_DAYS)
+    builder = _builder("fedadb CA", key.public_key(), _name("fedadb CA"), now, end, ca=True)
     certificate = builder.sign(key, hashes.SHA384())
     purpose = f"the CA's certificate: copy it to every node; until {end:%Y-%m-%d}"
     files = [
@@ -216,7 +218,13 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _builder(
-    subject: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name, end: datetime, *, ca: bool
+    subject: str,
+    key: ec.EllipticCurvePublicKey,
+    issuer: x509.Name,
+    now: datetime,
+    end: datetime,
+    *,
+    ca: bool,
 ) -> x509.CertificateBuilder:
     """Begin a certificate with what RFC 5280 asks of every one."""
     return (
@@ -225,7 +233,7 @@ def _builder(
         .public_key(key)
         .issuer_name(issuer)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - _BACKDATED)
+        .not_valid_before(now - _BACKDATED)
         .not_valid_after(end)
         .add_extension(
             x509.BasicConstraints(ca=ca, path_length=0 if ca else None),

@@ -34,7 +34,7 @@ from fedadb_app.flower import (
     parse_assignments,
     read_summary,
 )
-from fedadb_app.node_check import NodeSettings, check_node
+from fedadb_app.node_check import CHECKS, NodeSettings, check_node
 from fedadb_app.results import accuracy_summary
 from strategies import METHODS, read_run_config
 
@@ -173,7 +173,7 @@ def check(
             mark = "[green]pass[/]" if result.passed else "[red]FAIL[/]"
             _out.print(f"{mark}  {result.name:<9}  {escape(result.text)}", soft_wrap=True)
         if failed:
-            _fail(f"{failed} checks failed; the SuperNode may not work until they pass")
+            _fail(f"{failed} of {len(CHECKS)} checks failed: this machine cannot join yet")
 
 
 @main.command()

@@ -6,6 +6,7 @@ over TLS, for what it tells anyone (``GET /health``, as Flower's own tools ask).
 
 import os
 import platform
+import re
 import shutil
 import socket
 import ssl
@@ -46,6 +47,7 @@ its signature (``flwr/superlink/routers/fleet/node_auth.py``)."""
 DATE_ERROR = 1
 """Seconds by which a clock read from an HTTP header may be wrong."""
 
+_MEMINFO = Path("/proc/meminfo")  # of Linux
 _PATIENCE = 10.0  # seconds
 _OUT_OF_DATE = {9, 10}  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _CERT_HAS_EXPIRED
 _HOST_MISMATCH = {62, 64}  # and its _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH
@@ -113,33 +115,38 @@ def check_versions(_: NodeSettings) -> str:
         raise NodeError(
             "the app is not installed here: run pip install . in its checkout"
         ) from error
-    python = platform.python_version()
-    wrong = []
-    if not SpecifierSet(app.metadata["Requires-Python"]).contains(python):
-        wrong.append(f"Python {python} (needed: {app.metadata['Requires-Python']})")
+    needed = {"Python": SpecifierSet(app.metadata["Requires-Python"])}
     for requirement in map(Requirement, app.requires or []):
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            version = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            wrong.append(f"{requirement.name} is missing (needed: {requirement.specifier})")
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
-            wrong.append(f"{requirement.name} {version} (needed: {requirement.specifier})")
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            needed[requirement.name] = requirement.specifier
+    found = {name: _version(name) for name in needed}
+    wrong = [
+        f"{name} {found[name] or 'is missing'} ({allowed} is needed)"
+        for name, allowed in needed.items()
+        if not found[name] or not allowed.contains(found[name], prereleases=True)
+    ]
     if wrong:
-        raise NodeError(f"{'; '.join(wrong)}: run pip install . in the app's checkout")
-    return f"Python {python}, flwr {metadata.version('flwr')}, torch {torch.__version__}"
+        raise NodeError(f"{', '.join(wrong)}: run pip install . in the app's checkout")
+    return f"Python {found['Python']}, flwr {_version('flwr')}, torch {_version('torch')}"
+
+
+def _version(name: str) -> str:
+    """Return an installed version, or nothing."""
+    try:
+        return platform.python_version() if name == "Python" else metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def check_memory(_: NodeSettings) -> str:
     """Read the free memory where the system tells it (Linux)."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvail"))
-    except (OSError, StopIteration):
-        return f"cannot be read on {platform.system()}; {NEEDED_MEMORY / GIB:.0f} GiB are needed"
-    return _enough("of memory free", free, NEEDED_MEMORY)
+        kib = re.search(r"^MemAvailable:\s*(\d+) kB", _MEMINFO.read_text(), re.MULTILINE)
+    except OSError:
+        kib = None
+    if kib is None:
+        return f"not read on {platform.system()}; {NEEDED_MEMORY / GIB:.0f} GiB must be free"
+    return _enough("free", int(kib[1]) * 1024, NEEDED_MEMORY)
 
 
 def check_disk(_: NodeSettings) -> str:
@@ -147,16 +154,16 @@ def check_disk(_: NodeSettings) -> str:
     flower = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     found = []
     for folder in (flower, cache_folder()):
-        there = next(p for p in (folder, *folder.parents) if p.exists())
+        there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
         if not os.access(there, os.W_OK):
-            raise NodeError(f"{folder} cannot be written to by this user: change {there}'s owner")
+            raise NodeError(f"{folder} is needed, but this user may not write to {there}")
         found.append(_enough(f"free for {folder}", shutil.disk_usage(there).free, NEEDED_DISK))
     return "; ".join(found)
 
 
 def _enough(what: str, free: int, needed: int) -> str:
     if free < needed:
-        raise NodeError(f"{free / GIB:.1f} GiB {what}, {needed / GIB:.0f} GiB are needed")
+        raise NodeError(f"{free / GIB:.1f} GiB {what}, but {needed / GIB:.0f} GiB are needed")
     return f"{free / GIB:.1f} GiB {what}"
 
 
@@ -235,11 +242,11 @@ def check_clock(settings: NodeSettings) -> str:
     """Compare this machine's clock with the SuperLink's, which is the one that judges it."""
     _, ahead = _meet(settings.superlink, _trusting_anyone())
     side = "ahead of" if ahead > 0 else "behind"
-    difference = f"{abs(ahead):.0f} s (+-{DATE_ERROR} s) {side} the SuperLink's clock"
+    difference = f"about {abs(ahead):.0f} s {side} the SuperLink's clock"
     if not DATE_ERROR - MOST_BEHIND < ahead < MOST_AHEAD - DATE_ERROR:
         raise NodeError(
-            f"{difference}; Flower refuses a node that is {MOST_AHEAD} s ahead or {MOST_BEHIND} s "
-            f"behind: let NTP set the clocks of both machines (timedatectl set-ntp true)"
+            f"{difference}, but Flower refuses a node that is {MOST_AHEAD} s ahead or "
+            f"{MOST_BEHIND} s behind: let NTP set both clocks (timedatectl set-ntp true)"
         )
     return difference
 
@@ -273,15 +280,15 @@ def _meet(superlink: str, context: ssl.SSLContext) -> tuple[x509.Certificate, fl
             response.raise_for_status()
             date = parsedate_to_datetime(response.headers["date"])
             tls = response.extensions["network_stream"].get_extra_info("ssl_object")
-            certificate = x509.load_der_x509_certificate(tls.getpeercert(binary_form=True))
+            certificate = x509.load_der_x509_certificate(tls.getpeercert(True))
     except (httpx.HTTPStatusError, httpx.ProtocolError, KeyError, ValueError) as error:
         raise NodeError(
             f"what answers at {superlink} over TLS is no SuperLink ({error}): check the port"
         ) from error
     except httpx.HTTPError as error:
         cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
+        while cause.__context__ is not None:  # httpx wraps what httpcore wraps
+            cause = cause.__context__
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise cause from error
         raise NodeError(_why_unreachable(superlink, cause) + _proxy(superlink)) from error

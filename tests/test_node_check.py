@@ -1,0 +1,511 @@
+"""`fedadb check-node` against real TLS servers on loopback: what each line says, and when."""
+
+import contextlib
+import http.server
+import re
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections import namedtuple
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
+from types import SimpleNamespace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from flwr.superlink.routers.fleet import node_auth
+from typer.testing import CliRunner
+
+from fedadb_app import certificates, cli, node_check
+from fedadb_app.certificates import issue
+from fedadb_app.config import RunConfig
+from fedadb_app.errors import ConfigError, FedADBError
+from fedadb_app.node_check import NodeSettings
+
+# --- SuperLinks, and what is none -----------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def creds(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("federation") / "creds"
+    issue(folder, ["superlink.example.org"], ["hospital-a"], 365)
+    return folder
+
+
+@contextlib.contextmanager
+def superlink(creds=None, status=200, clock=0.0, asked=None):
+    """An HTTP server that answers as a SuperLink does; over TLS where it has certificates.
+
+    Its clock is ahead by `clock` seconds; what it is asked goes into `asked`.
+    """
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            if asked is not None:
+                length = int(self.headers.get("content-length") or 0)
+                asked.append((self.path, dict(self.headers), self.rfile.read(length)))
+            self.send_response(status)
+            self.end_headers()
+
+        def date_time_string(self, timestamp=None):
+            return formatdate(time.time() + clock, usegmt=True)
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if creds is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(creds / "server.crt", creds / "server.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda *args: None  # a refused handshake is no news here
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def listener(talk):
+    """A bare TCP server that does with its connections what `talk` does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = []
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    taken.append(connection)
+                    talk(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            thread.join()
+            for connection in taken:
+                connection.close()
+
+
+@pytest.fixture
+def settings(creds, quadrants):
+    """A node on which all is well, but for the address of its SuperLink."""
+    return NodeSettings(
+        superlink="127.0.0.1:1",
+        root_certificates=creds / "ca.crt",
+        private_key=creds / "hospital-a.key",
+        node_config={"data-path": quadrants},
+        config=RunConfig(device="cpu"),
+    )
+
+
+def fails(check, settings):
+    with pytest.raises(FedADBError) as caught:
+        check(settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- the SuperLink's certificate ------------------------------------------------------------
+
+
+def test_a_superlink_of_the_federation_passes(settings, creds):
+    with superlink(creds) as address:
+        said = node_check.check_superlink(replace(settings, superlink=address))
+    end = datetime.now(UTC) + timedelta(days=365)
+    assert said.startswith(f"{address} answers over TLS; its certificate is valid until {end:%Y-}")
+    assert "(364 days)" in said
+
+
+def test_a_certificate_for_another_name(settings, creds):
+    with superlink(creds) as address:
+        address = address.replace("127.0.0.1", "localhost")
+        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+    assert f"{address} is for superlink.example.org, 127.0.0.1, ::1, not for localhost:" in said
+    assert "issue it with --host localhost" in said
+
+
+def test_a_certificate_of_another_ca(settings, creds, tmp_path):
+    issue(tmp_path / "other", ["127.0.0.1"], [], 365)
+    with superlink(tmp_path / "other") as address:
+        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+    assert f"was not signed by the CA in {creds / 'ca.crt'} (" in said
+    assert "signed by CN=fedadb CA" in said
+
+
+@pytest.mark.parametrize(("shift", "valid"), [(-400, (-401, -35)), (40, (39, 405))])
+def test_a_certificate_out_of_date(settings, tmp_path, monkeypatch, shift, valid):
+    """Issued 400 days ago for a year, or 40 days hence."""
+
+    class Then(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=shift)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "datetime", Then)
+        issue(tmp_path / "then", ["127.0.0.1"], [], 365)
+    with superlink(tmp_path / "then") as address:
+        own_ca = tmp_path / "then" / "ca.crt"
+        here = replace(settings, superlink=address, root_certificates=own_ca)
+        said = fails(node_check.check_superlink, here)
+    today = datetime.now(UTC)
+    start, end = (f"{today + timedelta(days=days):%Y-%m-%d}" for days in valid)
+    assert f"valid from {start} to {end}, but here it is {today:%Y-%m-%d}: renew it" in said
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no certificate", "ä".encode(), "key"])
+def test_what_is_no_certificate_of_a_ca(settings, creds, tmp_path, content):
+    path = tmp_path / "ca.crt"
+    if content is not None:
+        path.write_bytes((creds / "ca.key").read_bytes() if content == "key" else content)
+    said = fails(node_check.check_superlink, replace(settings, root_certificates=path))
+    assert said.startswith(f"{path} holds no certificate (")
+
+
+# --- no SuperLink ---------------------------------------------------------------------------
+
+
+def test_nothing_listens(settings):
+    said = fails(node_check.check_superlink, settings)
+    assert said.startswith("nothing listens at 127.0.0.1:1: check the port")
+
+
+def test_what_listens_speaks_no_tls(settings):
+    with superlink() as address:
+        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+    assert said.startswith(f"what listens at {address} speaks no TLS (")
+    assert "not with --insecure" in said
+
+
+def test_what_listens_hangs_up(settings):
+    with listener(lambda connection: connection.close()) as address:
+        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+    assert said.startswith(f"what listens at {address} speaks no TLS (")
+
+
+def test_what_listens_is_silent(settings, monkeypatch):
+    monkeypatch.setattr(node_check, "_PATIENCE", 0.3)
+    with listener(lambda connection: None) as address:
+        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+    assert said.startswith(f"no answer from {address} within 0 s: a firewall")
+
+
+def test_the_name_is_unknown(settings, monkeypatch):
+    def unknown(*args, **kwargs):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    said = fails(node_check.check_superlink, replace(settings, superlink="nowhere.invalid:8000"))
+    assert said.startswith("the name in nowhere.invalid:8000 is unknown here")
+
+
+def test_something_else_answers(settings, creds):
+    with superlink(creds, status=404) as address:
+        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+    assert said.startswith(f"what answers at {address} over TLS is no SuperLink (")
+    assert "404" in said
+
+
+def test_something_answers_no_http(settings, creds):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(creds / "server.crt", creds / "server.key")
+
+    def talk(connection):
+        with context.wrap_socket(connection, server_side=True) as tls:
+            tls.sendall(b"220 mail.example.org ESMTP\r\n")
+
+    with listener(talk) as address:
+        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+    assert said.startswith(f"what answers at {address} over TLS is no SuperLink (")
+
+
+def test_a_proxy_in_between_is_named(settings, monkeypatch):
+    """A SuperNode uses it too."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
+    settings = replace(settings, superlink="superlink.example.org:8000")
+    assert "(asked through the proxy http://127.0.0.1:9 of HTTPS_PROXY" in fails(
+        node_check.check_superlink, settings
+    )
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    said = fails(node_check.check_superlink, replace(settings, superlink="127.0.0.1:1"))
+    assert "proxy" not in said
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["superlink.example.org", "https://x.org:80", "x.org:80/v1", "x:y", "x:0", "x:70000", ":80"],
+)
+def test_what_is_no_address(settings, address):
+    with pytest.raises(ConfigError, match="expected host:port, without https://"):
+        replace(settings, superlink=address)
+
+
+# --- the clock ------------------------------------------------------------------------------
+
+
+def test_the_tolerance_is_flowers():
+    assert node_check.MOST_AHEAD == node_auth.SYSTEM_TIME_TOLERANCE
+    assert node_check.MOST_BEHIND == (
+        node_auth.TIMESTAMP_TOLERANCE + node_auth.SYSTEM_TIME_TOLERANCE
+    )
+
+
+@pytest.mark.parametrize(
+    ("clock", "said"),
+    [(0, "about [01] s"), (200, r"about (199|200|201) s behind"), (-1.5, "about [123] s ahead of")],
+)
+def test_a_clock_within_the_tolerance(settings, creds, clock, said):
+    with superlink(creds, clock=clock) as address:
+        found = node_check.check_clock(replace(settings, superlink=address))
+    assert re.match(said, found), found
+
+
+@pytest.mark.parametrize(("clock", "side"), [(310, "behind"), (-9, "ahead of"), (-9e7, "ahead of")])
+def test_a_clock_that_flower_would_refuse(settings, creds, clock, side):
+    with superlink(creds, clock=clock) as address:
+        said = fails(node_check.check_clock, replace(settings, superlink=address))
+    assert f"s {side} the SuperLink's clock, but Flower refuses" in said
+    assert "5 s ahead or 305 s behind" in said
+
+
+def test_clocks_are_compared_although_the_certificate_is_not_accepted(settings, creds, tmp_path):
+    """A wrong clock can be the very reason."""
+    issue(tmp_path / "other", ["x.org"], [], 365)
+    with superlink(tmp_path / "other") as address:
+        assert "about" in node_check.check_clock(replace(settings, superlink=address))
+
+
+# --- the key --------------------------------------------------------------------------------
+
+
+def write_key(path, key, form=PrivateFormat.OpenSSH, encryption=None):
+    path.touch(0o600)
+    path.write_bytes(key.private_bytes(Encoding.PEM, form, encryption or NoEncryption()))
+
+
+def test_a_key_of_ours_passes(settings):
+    said = node_check.check_key(settings)
+    assert said.endswith("hospital-a.key is an OpenSSH key on secp384r1, closed to others")
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda path: None, "is no readable OpenSSH private key ([Errno 2]"),
+        (
+            lambda path: write_key(path, ec.generate_private_key(ec.SECP384R1()), PrivateFormat.PKCS8),
+            "is no readable OpenSSH private key (",
+        ),
+        (lambda path: write_key(path, ed25519.Ed25519PrivateKey.generate()), "is no elliptic-curve"),
+    ],
+)
+def test_a_key_that_flower_would_not_read(settings, tmp_path, write, said):
+    path = tmp_path / "node.key"
+    write(path)
+    found = fails(node_check.check_key, replace(settings, private_key=path))
+    assert found.startswith(f"{path} {said}")
+    assert "fedadb certificates makes one" in found
+
+
+def test_a_key_with_a_passphrase(settings, tmp_path):
+    pytest.importorskip("bcrypt", reason="without it no such key can be written")
+    path = tmp_path / "node.key"
+    secret = BestAvailableEncryption(b"secret")
+    write_key(path, ec.generate_private_key(ec.SECP384R1()), encryption=secret)
+    assert "has a passphrase" in fails(node_check.check_key, replace(settings, private_key=path))
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_key_open_to_others(settings, tmp_path, mode):
+    path = tmp_path / "node.key"
+    path.write_bytes(settings.private_key.read_bytes())
+    path.chmod(mode)
+    said = fails(node_check.check_key, replace(settings, private_key=path))
+    assert said == f"{path} is open to other users of this machine: chmod 600 {path}"
+
+
+# --- the machine ----------------------------------------------------------------------------
+
+
+def installed(monkeypatch, python=">=3.11", requires=("flwr>=1.42,<1.43", "torch>=2.5")):
+    app = SimpleNamespace(metadata={"Requires-Python": python}, requires=list(requires))
+    monkeypatch.setattr(node_check.metadata, "distribution", {"fedadb-app": app}.__getitem__)
+
+
+def test_versions_in_range(settings, monkeypatch):
+    installed(monkeypatch, requires=["flwr[simulation]>=1.42", "nosuch>=1; extra == 'dev'"])
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert node_check.check_versions(settings).startswith(f"Python {version}, flwr 1.42")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"python": ">=4"}, f"Python {sys.version_info[0]}.{sys.version_info[1]}"),
+        ({"requires": ["flwr>=99"]}, "flwr 1.42.0 (>=99 is needed): run pip install ."),
+        ({"requires": ["nosuchpackage>=1"]}, "nosuchpackage is missing (>=1 is needed)"),
+    ],
+)
+def test_versions_out_of_range(settings, monkeypatch, changes, said):
+    installed(monkeypatch, **changes)
+    assert said in fails(node_check.check_versions, settings)
+
+
+def test_an_app_that_is_not_installed(settings, monkeypatch):
+    def missing(name):
+        raise node_check.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(node_check.metadata, "distribution", missing)
+    assert "the app is not installed here" in fails(node_check.check_versions, settings)
+
+
+def test_memory(settings, monkeypatch, tmp_path):
+    meminfo = tmp_path / "meminfo"
+    monkeypatch.setattr(node_check, "_MEMINFO", meminfo)
+    assert "2 GiB must be free" in node_check.check_memory(settings)  # no such file on macOS
+    meminfo.write_text("MemTotal: 9437184 kB\nMemAvailable:    3145728 kB\n")
+    assert node_check.check_memory(settings) == "3.0 GiB free"
+    meminfo.write_text("MemTotal: 9437184 kB\nMemAvailable:    1572864 kB\n")
+    assert fails(node_check.check_memory, settings) == "1.5 GiB free, but 2 GiB are needed"
+
+
+def test_disk(settings, monkeypatch, tmp_path):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "not" / "yet"))
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(node_check.shutil, "disk_usage", lambda path: usage(3 * 2**30))
+    assert f"3.0 GiB free for {tmp_path / 'not' / 'yet'}; 3.0 GiB" in node_check.check_disk(settings)
+    monkeypatch.setattr(node_check.shutil, "disk_usage", lambda path: usage(2**29))
+    assert "0.5 GiB free for" in fails(node_check.check_disk, settings)
+    monkeypatch.setattr(node_check.os, "access", lambda path, mode: path != tmp_path)
+    said = fails(node_check.check_disk, settings)
+    assert said == f"{tmp_path / 'not' / 'yet'} is needed, but this user may not write to {tmp_path}"
+
+
+def test_device(settings):
+    assert node_check.check_device(settings).startswith("cpu, ")
+    config = RunConfig(device="cuda:99")
+    assert 'device="cuda:99" is not available' in fails(
+        node_check.check_device, replace(settings, config=config)
+    )
+
+
+def test_data(settings):
+    assert node_check.check_data(settings) == (
+        "400 training images of 28x28 pixels and 1 channel(s); "
+        "per class: 0 100, 1 100, 2 100, 3 100"
+    )
+    settings = replace(settings, node_config={"data-path": "/nowhere/at/all"})
+    assert "/nowhere/at/all" in fails(node_check.check_data, settings)
+
+
+# --- the command ----------------------------------------------------------------------------
+
+
+def call(address, creds, key, data):
+    return CliRunner().invoke(
+        cli.main,
+        [
+            "check-node",
+            *("--superlink", address),
+            *("--root-certificates", str(creds / "ca.crt")),
+            *("--auth-supernode-private-key", str(key)),
+            *("--node-config", f'data-path="{data}"'),
+            *("-c", 'device="cpu"'),
+        ],
+    )
+
+
+@pytest.fixture
+def fit_machine(monkeypatch, tmp_path):
+    installed(monkeypatch)
+    monkeypatch.setattr(node_check, "NEEDED_MEMORY", 0)
+    monkeypatch.setattr(node_check, "NEEDED_DISK", 0)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+
+
+def lines(output):
+    return {words[1]: words[0] for line in output.splitlines() if (words := line.split())}
+
+
+def test_a_machine_that_can_join(fit_machine, creds, quadrants):
+    with superlink(creds) as address:
+        result = call(address, creds, creds / "hospital-a.key", quadrants)
+    assert result.exit_code == 0, result.output
+    assert lines(result.output) == dict.fromkeys(node_check.CHECKS, "pass")
+
+
+def test_every_check_is_made_whatever_fails(fit_machine, creds, quadrants):
+    result = call("127.0.0.1:1", creds, "/nowhere/node.key", "/nowhere/[data]")
+    assert result.exit_code == 1
+    found = lines(result.output)
+    failed = {"data", "key", "superlink", "clock"}
+    assert {name for name, mark in found.items() if mark == "FAIL"} == failed
+    assert {name for name, mark in found.items() if mark == "pass"} == (
+        set(node_check.CHECKS) - failed
+    )
+    assert "/nowhere/[data]" in result.output
+    assert "error: 4 of 8 checks failed" in result.output
+    assert "Traceback" not in result.output
+
+
+connections = []
+sys.addaudithook(
+    lambda event, arguments: (
+        connections.append(arguments[1]) if event in {"socket.connect", "socket.sendto"} else None
+    )
+)
+
+
+def test_nothing_about_the_node_leaves_it(fit_machine, creds, quadrants):
+    asked = []
+    with superlink(creds, asked=asked) as address:
+        connections.clear()
+        call(address, creds, creds / "hospital-a.key", quadrants)
+        assert {f"{host}:{port}" for host, port, *_ in connections} == {address}
+    assert asked
+    for path, headers, body in asked:
+        assert (path, body) == ("/health", b"")
+        assert {name.lower() for name in headers} <= {
+            *("host", "accept", "accept-encoding", "connection", "user-agent")
+        }
+
+
+def test_the_options_are_those_of_flower_supernode():
+    """The engineer changes the name of the program, nothing else."""
+    from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+
+    theirs = {
+        option for action in _parse_args_run_supernode()._actions for option in action.option_strings
+    }
+    help_text = CliRunner().invoke(cli.main, ["check-node", "--help"], env={"COLUMNS": "200"}).output
+    for option in (
+        "--superlink",
+        "--root-certificates",
+        "--auth-supernode-private-key",
+        "--node-config",
+    ):
+        assert option in theirs
+        assert option in help_text
