@@ -77,15 +77,15 @@ def issue(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) -
     """
     if not hosts and not nodes:
         raise CredentialError("name the SuperLink with --host, or nodes with --node, or both")
-    if folder.exists() and open_to_others(folder):
-        raise CredentialError(
-            f"{folder} is open to other users of this machine; run: chmod 700 {folder}"
-        )
     now = datetime.now(UTC).replace(microsecond=0)  # certificates count whole seconds
-    files = _server_files(folder, hosts, now, now + timedelta(days=days)) if hosts else []
-    for name in dict.fromkeys(nodes):
-        files += _node_files(folder, name)
     try:
+        if folder.exists() and open_to_others(folder):
+            raise CredentialError(
+                f"{folder} is open to other users of this machine; run: chmod 700 {folder}"
+            )
+        files = _server_files(folder, hosts, now, now + timedelta(days=days)) if hosts else []
+        for name in dict.fromkeys(nodes):
+            files += _node_files(folder, name)
         _write(folder, files)
     except FileExistsError as error:
         raise CredentialError(f"{error.filename} exists and is not overwritten") from error
