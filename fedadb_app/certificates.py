@@ -148,7 +148,7 @@ def _authority(
         key = _read_key(key_file)
         try:
             certificate = x509.load_pem_x509_certificate(target.read_bytes())
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise CredentialError(f"{target} is no readable certificate: {error}") from error
         if certificate.public_key() != key.public_key():
             raise CredentialError(f"{target} and {key_file} do not belong together")
@@ -274,7 +274,7 @@ def _secret(
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:  # TypeError: it wants a passphrase
+    except (ValueError, TypeError) as error:  # TypeError: it wants a passphrase
         raise CredentialError(f"{path} is no readable private key: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CredentialError(f"{path} was not made by this command: it is no elliptic-curve key")

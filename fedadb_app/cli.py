@@ -143,7 +143,13 @@ def certificates(
         int, typer.Option(min=1, max=CA_DAYS, help="Validity of the SuperLink's certificate.")
     ] = 365,
 ) -> None:
-    """Make what TLS and node authentication need; nothing that exists is overwritten."""
+    """Make what TLS and node authentication need; nothing that exists is overwritten.
+
+    To renew the SuperLink's certificate, move server.crt away, run this again with the same --host
+    and --output, and restart the SuperLink: CA and key are kept, and the nodes need nothing. To
+    replace a node's key, make one under a new name, and let the SuperLink register the new and
+    unregister the old. To replace the CA, use a new folder, and give its ca.crt to every node.
+    """
     with _one_sentence():
         for file in issue(output.expanduser(), host or [], node or [], days):
             _out.print(f"{file.path}: {file.purpose}", soft_wrap=True, markup=False)
@@ -157,7 +163,11 @@ def check(
     node_config: Annotated[str, typer.Option(help="As for `flower-supernode`.")],
     run_config: ConfigOption = None,
 ) -> None:
-    """Say whether this machine can join; takes the options of `flower-supernode`."""
+    """Say whether this machine can join; takes the options of `flower-supernode`.
+
+    The SuperLink is asked whether it is there and knows the node's public key; nothing else leaves
+    this machine.
+    """
     with _one_sentence():
         config, _, _ = read_run_config(_parse_all(run_config or []))
         settings = NodeSettings(

@@ -1,12 +1,12 @@
 """What must hold on a machine before it joins a federation as a SuperNode.
 
-Nothing about the node or its data leaves the machine: the only contact is with the named SuperLink,
-over TLS, for what it tells anyone (``GET /health``, as Flower's own tools ask).
+Nothing about the node's data leaves the machine. The only contact is with the named SuperLink,
+over TLS: for what it tells anyone (``GET /health``, as Flower's own tools ask), and, once its
+certificate is accepted, for whether it knows the node's public key.
 """
 
 import os
 import platform
-import re
 import shutil
 import socket
 import ssl
@@ -22,18 +22,27 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import numpy as np
+import psutil
 import torch
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Context, RecordDict
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from fedadb_app import messages
 from fedadb_app.certificates import open_to_others
 from fedadb_app.config import RunConfig, Scalar
+from fedadb_app.data import local_data
 from fedadb_app.data.sources import cache_folder, open_dataset
-from fedadb_app.errors import ConfigError, CredentialError, FedADBError, NodeError
+from fedadb_app.errors import ConfigError, CredentialError, DataError, FedADBError, NodeError
 from fedadb_app.local_training import choose_device
 
 GIB = 2**30
@@ -47,7 +56,6 @@ its signature (``flwr/superlink/routers/fleet/node_auth.py``)."""
 DATE_ERROR = 1
 """Seconds by which a clock read from an HTTP header may be wrong."""
 
-_MEMINFO = Path("/proc/meminfo")  # of Linux
 _PATIENCE = 10.0  # seconds
 _OUT_OF_DATE = {9, 10}  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _CERT_HAS_EXPIRED
 _HOST_MISMATCH = {62, 64}  # and its _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH
@@ -139,31 +147,29 @@ def _version(name: str) -> str:
 
 
 def check_memory(_: NodeSettings) -> str:
-    """Read the free memory where the system tells it (Linux)."""
-    try:
-        kib = re.search(r"^MemAvailable:\s*(\d+) kB", _MEMINFO.read_text(), re.MULTILINE)
-    except OSError:
-        kib = None
-    if kib is None:
-        return f"not read on {platform.system()}; {NEEDED_MEMORY / GIB:.0f} GiB must be free"
-    return _enough("free", int(kib[1]) * 1024, NEEDED_MEMORY)
+    """Read how much memory new processes can have."""
+    return _enough("free", psutil.virtual_memory().available, NEEDED_MEMORY, "end other programs")
 
 
 def check_disk(_: NodeSettings) -> str:
     """Look where Flower keeps apps and where this app keeps prepared data."""
     flower = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     found = []
-    for folder in (flower, cache_folder()):
+    for folder, variable in ((flower, "FLWR_HOME"), (cache_folder(), "XDG_CACHE_HOME")):
         there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+        todo = f"set {variable} to a folder elsewhere"
         if not os.access(there, os.W_OK):
-            raise NodeError(f"{folder} is needed, but this user may not write to {there}")
-        found.append(_enough(f"free for {folder}", shutil.disk_usage(there).free, NEEDED_DISK))
+            raise NodeError(f"{folder} is needed, but this user may not write to {there}: {todo}")
+        free = shutil.disk_usage(there).free
+        found.append(_enough(f"free for {folder}", free, NEEDED_DISK, todo))
     return "; ".join(found)
 
 
-def _enough(what: str, free: int, needed: int) -> str:
+def _enough(what: str, free: int, needed: int, todo: str) -> str:
     if free < needed:
-        raise NodeError(f"{free / GIB:.1f} GiB {what}, but {needed / GIB:.0f} GiB are needed")
+        raise NodeError(
+            f"{free / GIB:.1f} GiB {what}, but {needed / GIB:.0f} GiB are needed: {todo}"
+        )
     return f"{free / GIB:.1f} GiB {what}"
 
 
@@ -188,14 +194,33 @@ def check_data(settings: NodeSettings) -> str:
 
 
 def _open_data(settings: NodeSettings) -> tuple[tuple[int, int, int], Sequence[str], list[int]]:
-    dataset = open_dataset(str(settings.node_config["data-path"]), "")
-    counts = np.bincount(dataset.train_labels, minlength=dataset.num_classes)
-    return dataset.image_shape, dataset.class_names, counts.tolist()
+    """Return the images' shape, the class names, and the number of training samples per class."""
+    config, node_config = settings.config, dict(settings.node_config)
+    if "data-path" in node_config:
+        dataset = open_dataset(str(node_config["data-path"]), "")
+        counts = np.bincount(dataset.train_labels, minlength=dataset.num_classes)
+        return dataset.image_shape, dataset.class_names, counts.tolist()
+    claim = messages.partition_claim(Context(0, 0, node_config, RecordDict(), {}))
+    if claim is None or not 0 <= claim.partition_id < claim.num_partitions:
+        raise DataError(
+            '--node-config names no data: give data-path="/data/hospital", or partition-id (from '
+            "0) and num-partitions for a part of a public data set"
+        )
+    dataset = open_dataset(config.dataset, config.data_dir)
+    part = local_data(config, claim.partition_id, claim.num_partitions, torch.device("cpu"))
+    return dataset.image_shape, dataset.class_names, part.class_counts.tolist()
 
 
 def check_key(settings: NodeSettings) -> str:
     """Read the node's private key as `flower-supernode` does."""
     path = settings.private_key
+    key = _read_key(path)
+    if open_to_others(path):
+        raise CredentialError(f"{path} is open to other users of this machine: chmod 600 {path}")
+    return f"{path} is an OpenSSH key on {key.curve.name}, closed to others"
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_ssh_private_key(path.read_bytes(), password=None)
     except TypeError as error:
@@ -208,9 +233,7 @@ def check_key(settings: NodeSettings) -> str:
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CredentialError(f"{path} is no elliptic-curve key: fedadb certificates makes one")
-    if open_to_others(path):
-        raise CredentialError(f"{path} is open to other users of this machine: chmod 600 {path}")
-    return f"{path} is an OpenSSH key on {key.curve.name}, closed to others"
+    return key
 
 
 # --- the SuperLink --------------------------------------------------------------------------
@@ -251,6 +274,48 @@ def check_clock(settings: NodeSettings) -> str:
     return difference
 
 
+def check_admission(settings: NodeSettings) -> str:
+    """Ask the SuperLink whether it knows this node's public key, without joining.
+
+    The request is the one with which a SuperNode joins, but for a heartbeat interval of zero:
+    Flower 1.42 looks for the key first, and then refuses the interval before it changes anything
+    (``flwr/superlink/servicer/fleet/fleet_handlers.py``).
+    """
+    key = _read_key(settings.private_key)
+    request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()))
+    try:
+        with FleetHttpClient.from_server_address(
+            settings.superlink,
+            insecure=False,
+            root_certificates=settings.root_certificates.read_bytes(),
+            interceptors=[NodeAuthHttpInterceptor(key, key.public_key())],
+        ) as client:
+            client.ActivateNode(request)
+    except httpx.HTTPStatusError as error:
+        refusal = FlowerError.from_json(error.response.text)
+        code = error.response.status_code if refusal is None else refusal.code
+        if code != ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
+            raise NodeError(_why_refused(code, settings.private_key)) from error
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        raise NodeError(
+            f"not asked, since there is no trusted connection ({error}): see the line superlink"
+        ) from error
+    return "the SuperLink knows this node's key"
+
+
+def _why_refused(code: int, private_key: Path) -> str:
+    if code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+        return (
+            f"the SuperLink does not know the public key of {private_key}: its operator admits it "
+            f"with flwr supernode register (a key that was unregistered once needs a successor)"
+        )
+    if code == httpx.codes.UNAUTHORIZED:
+        return (
+            "the SuperLink refuses this node's signature, which tells the time: see the line clock"
+        )
+    return f"the SuperLink answers with code {code}: it must run Flower {metadata.version('flwr')}"
+
+
 def _trusting_anyone() -> ssl.SSLContext:
     """For what needs no trust: to tell whom one has met, and to compare clocks."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -271,12 +336,12 @@ def _meet(superlink: str, context: ssl.SSLContext) -> tuple[x509.Certificate, fl
     NodeError
         If there is no answer, or not a SuperLink's.
     """
-    now = time.time()
     try:
         with (
             httpx.Client(verify=context, timeout=_PATIENCE) as client,
             client.stream("GET", f"https://{superlink}/health") as response,
         ):
+            now = time.time()
             response.raise_for_status()
             date = parsedate_to_datetime(response.headers["date"])
             tls = response.extensions["network_stream"].get_extra_info("ssl_object")
@@ -365,5 +430,6 @@ CHECKS: Mapping[str, Callable[[NodeSettings], str]] = {
     "key": check_key,
     "superlink": check_superlink,
     "clock": check_clock,
+    "admission": check_admission,
 }
 """Line -> check, in the order shown."""

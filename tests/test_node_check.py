@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import json
 import re
 import socket
 import ssl
@@ -22,6 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
 )
+from flwr.cli.supernode.register import try_load_public_key
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.superlink.routers.fleet import node_auth
 from typer.testing import CliRunner
 
@@ -47,8 +50,14 @@ def creds(tmp_path_factory):
     return folder
 
 
+# What a SuperLink answers to one who would join with a heartbeat interval that it refuses.
+KNOWN = (400, {"code": 2003, "detail": "Invalid heartbeat interval."})
+UNKNOWN = (412, {"code": 2004, "detail": "Failed to activate SuperNode."})
+UNSIGNED = (401, {"detail": "Invalid SuperNode authentication"})
+
+
 @contextlib.contextmanager
-def superlink(creds=None, status=200, clock=0.0, asked=None):
+def superlink(creds=None, status=200, clock=0.0, asked=None, admission=KNOWN):
     """An HTTP server that answers as a SuperLink does; over TLS where it has certificates.
 
     Its clock is ahead by `clock` seconds; what it is asked goes into `asked`.
@@ -56,11 +65,19 @@ def superlink(creds=None, status=200, clock=0.0, asked=None):
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
+            self.answer(status, b"")
+
+        def do_POST(self):
+            self.answer(admission[0], json.dumps(admission[1]).encode())
+
+        def answer(self, status, content):
+            length = int(self.headers.get("content-length") or 0)
+            body = self.rfile.read(length)
             if asked is not None:
-                length = int(self.headers.get("content-length") or 0)
-                asked.append((self.path, dict(self.headers), self.rfile.read(length)))
+                asked.append((self.path, dict(self.headers), body))
             self.send_response(status)
             self.end_headers()
+            self.wfile.write(content)
 
         def date_time_string(self, timestamp=None):
             return formatdate(time.time() + clock, usegmt=True)
@@ -298,7 +315,53 @@ def test_clocks_are_compared_although_the_certificate_is_not_accepted(settings, 
         assert "about" in node_check.check_clock(replace(settings, superlink=address))
 
 
+# --- admission ------------------------------------------------------------------------------
+
+
+def test_a_node_that_the_superlink_knows(settings, creds):
+    with superlink(creds) as address:
+        said = node_check.check_admission(replace(settings, superlink=address))
+    assert said == "the SuperLink knows this node's key"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (UNKNOWN, "the SuperLink does not know the public key of "),
+        (UNSIGNED, "the SuperLink refuses this node's signature, which tells the time: see the"),
+        (
+            (404, {"detail": "Not Found"}),
+            "the SuperLink answers with code 404: it must run Flower 1",
+        ),
+        ((412, {"code": 2002, "detail": "?"}), "the SuperLink answers with code 2002: it must run"),
+    ],
+)
+def test_a_node_that_the_superlink_does_not_admit(settings, creds, answer, said):
+    with superlink(creds, admission=answer) as address:
+        found = fails(node_check.check_admission, replace(settings, superlink=address))
+    assert found.startswith(said)
+
+
+def test_no_key_is_shown_to_a_stranger(settings, creds, tmp_path):
+    issue(tmp_path / "other", ["127.0.0.1"], [], 365)
+    asked = []
+    with superlink(tmp_path / "other", asked=asked) as address:
+        said = fails(node_check.check_admission, replace(settings, superlink=address))
+    assert said.startswith("not asked, since there is no trusted connection (")
+    assert asked == []
+
+
+def test_admission_without_a_certificate_or_key(settings, tmp_path):
+    settings = replace(settings, root_certificates=tmp_path / "ca.crt")
+    assert "see the line superlink" in fails(node_check.check_admission, settings)
+    settings = replace(settings, private_key=tmp_path / "node.key")
+    assert "is no readable OpenSSH private key" in fails(node_check.check_admission, settings)
+
+
 # --- the key --------------------------------------------------------------------------------
+
+
+EC_KEY = ec.generate_private_key(ec.SECP384R1())
 
 
 def write_key(path, key, form=PrivateFormat.OpenSSH, encryption=None):
@@ -316,10 +379,13 @@ def test_a_key_of_ours_passes(settings):
     [
         (lambda path: None, "is no readable OpenSSH private key ([Errno 2]"),
         (
-            lambda path: write_key(path, ec.generate_private_key(ec.SECP384R1()), PrivateFormat.PKCS8),
+            lambda path: write_key(path, EC_KEY, PrivateFormat.PKCS8),
             "is no readable OpenSSH private key (",
         ),
-        (lambda path: write_key(path, ed25519.Ed25519PrivateKey.generate()), "is no elliptic-curve"),
+        (
+            lambda path: write_key(path, ed25519.Ed25519PrivateKey.generate()),
+            "is no elliptic-curve",
+        ),
     ],
 )
 def test_a_key_that_flower_would_not_read(settings, tmp_path, write, said):
@@ -334,7 +400,7 @@ def test_a_key_with_a_passphrase(settings, tmp_path):
     pytest.importorskip("bcrypt", reason="without it no such key can be written")
     path = tmp_path / "node.key"
     secret = BestAvailableEncryption(b"secret")
-    write_key(path, ec.generate_private_key(ec.SECP384R1()), encryption=secret)
+    write_key(path, EC_KEY, encryption=secret)
     assert "has a passphrase" in fails(node_check.check_key, replace(settings, private_key=path))
 
 
@@ -382,26 +448,31 @@ def test_an_app_that_is_not_installed(settings, monkeypatch):
     assert "the app is not installed here" in fails(node_check.check_versions, settings)
 
 
-def test_memory(settings, monkeypatch, tmp_path):
-    meminfo = tmp_path / "meminfo"
-    monkeypatch.setattr(node_check, "_MEMINFO", meminfo)
-    assert "2 GiB must be free" in node_check.check_memory(settings)  # no such file on macOS
-    meminfo.write_text("MemTotal: 9437184 kB\nMemAvailable:    3145728 kB\n")
+def test_memory(settings, monkeypatch):
+    available = namedtuple("available", "available")
+    monkeypatch.setattr(node_check.psutil, "virtual_memory", lambda: available(3 * 2**30))
     assert node_check.check_memory(settings) == "3.0 GiB free"
-    meminfo.write_text("MemTotal: 9437184 kB\nMemAvailable:    1572864 kB\n")
-    assert fails(node_check.check_memory, settings) == "1.5 GiB free, but 2 GiB are needed"
+    monkeypatch.setattr(node_check.psutil, "virtual_memory", lambda: available(3 * 2**29))
+    assert fails(node_check.check_memory, settings) == (
+        "1.5 GiB free, but 2 GiB are needed: end other programs"
+    )
 
 
 def test_disk(settings, monkeypatch, tmp_path):
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "not" / "yet"))
+    home = tmp_path / "not" / "yet"
+    todo = "set FLWR_HOME to a folder elsewhere"
+    monkeypatch.setenv("FLWR_HOME", str(home))
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(node_check.shutil, "disk_usage", lambda path: usage(3 * 2**30))
-    assert f"3.0 GiB free for {tmp_path / 'not' / 'yet'}; 3.0 GiB" in node_check.check_disk(settings)
+    assert f"3.0 GiB free for {home}; 3.0 GiB free for " in node_check.check_disk(settings)
     monkeypatch.setattr(node_check.shutil, "disk_usage", lambda path: usage(2**29))
-    assert "0.5 GiB free for" in fails(node_check.check_disk, settings)
+    assert fails(node_check.check_disk, settings) == (
+        f"0.5 GiB free for {home}, but 1 GiB are needed: {todo}"
+    )
     monkeypatch.setattr(node_check.os, "access", lambda path, mode: path != tmp_path)
-    said = fails(node_check.check_disk, settings)
-    assert said == f"{tmp_path / 'not' / 'yet'} is needed, but this user may not write to {tmp_path}"
+    assert fails(node_check.check_disk, settings) == (
+        f"{home} is needed, but this user may not write to {tmp_path}: {todo}"
+    )
 
 
 def test_device(settings):
@@ -419,6 +490,26 @@ def test_data(settings):
     )
     settings = replace(settings, node_config={"data-path": "/nowhere/at/all"})
     assert "/nowhere/at/all" in fails(node_check.check_data, settings)
+
+
+def test_a_part_of_a_public_data_set(settings, quadrants):
+    """The parts of an IID partition share out 400 images, 100 of each class."""
+    config = RunConfig(dataset=quadrants, partition="iid", device="cpu")
+    total = [0] * 4
+    for part in range(3):
+        node_config = {"partition-id": part, "num-partitions": 3}
+        said = node_check.check_data(replace(settings, config=config, node_config=node_config))
+        for label, count in re.findall(r"(\d) (\d+)(?:, |$)", said.split("per class: ")[1]):
+            total[int(label)] += int(count)
+    assert total == [100] * 4
+
+
+@pytest.mark.parametrize(
+    "node_config", [{}, {"partition-id": 0}, {"partition-id": 3, "num-partitions": 3}]
+)
+def test_a_node_that_names_no_data(settings, node_config):
+    said = fails(node_check.check_data, replace(settings, node_config=node_config))
+    assert said.startswith('--node-config names no data: give data-path="/data/hospital", or')
 
 
 # --- the command ----------------------------------------------------------------------------
@@ -461,13 +552,13 @@ def test_every_check_is_made_whatever_fails(fit_machine, creds, quadrants):
     result = call("127.0.0.1:1", creds, "/nowhere/node.key", "/nowhere/[data]")
     assert result.exit_code == 1
     found = lines(result.output)
-    failed = {"data", "key", "superlink", "clock"}
+    failed = {"data", "key", "superlink", "clock", "admission"}
     assert {name for name, mark in found.items() if mark == "FAIL"} == failed
     assert {name for name, mark in found.items() if mark == "pass"} == (
         set(node_check.CHECKS) - failed
     )
     assert "/nowhere/[data]" in result.output
-    assert "error: 4 of 8 checks failed" in result.output
+    assert "error: 5 of 9 checks failed" in result.output
     assert "Traceback" not in result.output
 
 
@@ -479,28 +570,34 @@ sys.addaudithook(
 )
 
 
-def test_nothing_about_the_node_leaves_it(fit_machine, creds, quadrants):
+def test_nothing_leaves_the_machine_but_the_public_key(fit_machine, creds, quadrants):
     asked = []
     with superlink(creds, asked=asked) as address:
         connections.clear()
         call(address, creds, creds / "hospital-a.key", quadrants)
         assert {f"{host}:{port}" for host, port, *_ in connections} == {address}
-    assert asked
+    plain = {"host", "accept", "accept-encoding", "connection", "user-agent"}
+    signed = {"flwr-public-key", "flwr-timestamp", "flwr-signature"}
+    public_key = try_load_public_key(creds / "hospital-a.pub")
+    joining = ActivateNodeRequest(public_key=public_key).SerializeToString()
+    assert {path for path, _, _ in asked} == {"/health", "/v1/fleet/activate-node"}
     for path, headers, body in asked:
-        assert (path, body) == ("/health", b"")
-        assert {name.lower() for name in headers} <= {
-            *("host", "accept", "accept-encoding", "connection", "user-agent")
-        }
+        names = {name.lower() for name in headers}
+        if path == "/health":
+            assert (body, names - plain) == (b"", set())
+        else:
+            assert body == joining
+            assert names - plain == {*signed, "content-type", "content-length"}
 
 
 def test_the_options_are_those_of_flower_supernode():
     """The engineer changes the name of the program, nothing else."""
     from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
-    theirs = {
-        option for action in _parse_args_run_supernode()._actions for option in action.option_strings
-    }
-    help_text = CliRunner().invoke(cli.main, ["check-node", "--help"], env={"COLUMNS": "200"}).output
+    actions = _parse_args_run_supernode()._actions
+    theirs = {option for action in actions for option in action.option_strings}
+    wide = {"COLUMNS": "200"}
+    help_text = CliRunner().invoke(cli.main, ["check-node", "--help"], env=wide).output
     for option in (
         "--superlink",
         "--root-certificates",

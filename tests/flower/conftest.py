@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+
+from fedadb_app.certificates import issue
 
 CHECKOUT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -124,11 +127,15 @@ class Submitted:
 
 @dataclass
 class SuperLink:
-    """A SuperLink of our own, and the ``flwr`` command pointed at it."""
+    """A SuperLink of our own, and the ``flwr`` command pointed at it.
+
+    With credentials (the folder of `fedadb certificates`) it speaks TLS and admits SuperNodes by key.
+    """
 
     home: Path
     app: Path
     simulation: bool
+    credentials: Path | None = None
     port: int = field(default_factory=lambda: free_port())
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _number: Iterator[int] = field(default_factory=lambda: count(1))
@@ -136,20 +143,31 @@ class SuperLink:
     _ray: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="fa-", dir="/tmp")))
 
     def start(self) -> None:
+        folder = self.credentials
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "test"\n\n[superlink.test]\n'
-            f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
+            f'address = "127.0.0.1:{self.port}"\n'
+            + (f'root-certificates = "{folder}/ca.crt"\n' if folder else "insecure = true\n")
         )
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
         mode = ["--simulation"] if self.simulation else []
-        self.spawn("flower-superlink", "--insecure", "--isolation", "subprocess", *address, *mode)
+        security = ["--insecure"]
+        if folder:
+            names = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+            security = [f"--ssl-{option}={folder / name}" for option, name in names.items()]
+            security.append("--enable-supernode-auth")
+        self.spawn("flower-superlink", *security, "--isolation", "subprocess", *address, *mode)
         wait_until(self._healthy, f"no SuperLink at port {self.port}")
 
     def _healthy(self) -> bool:
         assert self._processes[0].poll() is None, "the SuperLink ended"
+        url, context = f"http://127.0.0.1:{self.port}/health", None
+        if self.credentials:
+            url = url.replace("http", "https")
+            context = ssl.create_default_context(cafile=self.credentials / "ca.crt")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2) as reply:
+            with urllib.request.urlopen(url, timeout=2, context=context) as reply:
                 return reply.status == 200
         except (urllib.error.URLError, OSError):
             return False
@@ -387,12 +405,14 @@ def rehearsal_app(app: Path) -> Path:
     return target
 
 
-def superlink(home: Path, app: Path, simulation: bool) -> Iterator[SuperLink]:
+def superlink(
+    home: Path, app: Path, simulation: bool, credentials: Path | None = None
+) -> Iterator[SuperLink]:
     """Start one in a folder where modules of our names lie that no run may import."""
     home.mkdir()
     for name in ("client_app", "server_app", "strategies", "fedadb_app"):
         (home / f"{name}.py").write_text("raise RuntimeError('not the module of the run')\n")
-    link = SuperLink(home, app, simulation)
+    link = SuperLink(home, app, simulation, credentials)
     try:
         link.start()
         yield link
@@ -410,6 +430,14 @@ def simulation(tmp_path_factory: pytest.TempPathFactory, app: Path) -> Iterator[
 def deployment(tmp_path_factory: pytest.TempPathFactory, app: Path) -> Iterator[SuperLink]:
     """A SuperLink that real SuperNodes connect to."""
     yield from superlink(tmp_path_factory.mktemp("deployment") / "home", app, simulation=False)
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory, app: Path) -> Iterator[SuperLink]:
+    """A SuperLink that speaks TLS as superlink.example.org and admits SuperNodes by their key."""
+    folder = tmp_path_factory.mktemp("guarded")
+    issue(folder / "credentials", ["superlink.example.org"], ["hospital-a", "hospital-b"], 365)
+    yield from superlink(folder / "home", app, False, folder / "credentials")
 
 
 @pytest.fixture(scope="session")
