@@ -183,7 +183,7 @@ def _node_files(folder: Path, name: str) -> list[Credential]:
         ),
         Credential(
             public_file,
-            f"admits it: flwr supernode register {public_file} --name {name}",
+            f"its public key; admit it with: flwr supernode register {public_file} --name {name}",
             public + f" {name}\n".encode(),
         ),
     ]

@@ -256,8 +256,8 @@ def check_superlink(settings: NodeSettings) -> str:
     except ssl.SSLCertVerificationError as error:
         raise CredentialError(_fault(certificate, error, settings)) from error
     return (
-        f"{settings.superlink} answers over TLS; its certificate is valid until {end:%Y-%m-%d} "
-        f"({(end - datetime.now(UTC)).days} days)"
+        f"{settings.superlink} answers over TLS, and only so: a SuperNode with --insecure waits for "
+        f"ever; its certificate is valid until {end:%Y-%m-%d} ({(end - datetime.now(UTC)).days} days)"
     )
 
 
@@ -307,7 +307,7 @@ def _why_refused(code: int, private_key: Path) -> str:
     if code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
         return (
             f"the SuperLink does not know the public key of {private_key}: its operator admits it "
-            f"with flwr supernode register (a key that was unregistered once needs a successor)"
+            f"with flwr supernode register; a key once unregistered cannot return, make a new one"
         )
     if code == httpx.codes.UNAUTHORIZED:
         return (

@@ -209,8 +209,11 @@ class SuperLink:
         }
 
     def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._call("flwr", *arguments)
+
+    def _call(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [BIN / "flwr", *arguments],
+            [BIN / command, *arguments],
             env=self.environment(),
             cwd=self.home,
             capture_output=True,
@@ -219,14 +222,18 @@ class SuperLink:
             check=False,
         )
 
+    def refused_supernode(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Start a SuperNode that ends by itself."""
+        return self._call("flower-supernode", "--port", str(free_port()), *arguments)
+
     @contextlib.contextmanager
     def supernode(
-        self, partition_id: int, num_partitions: int
+        self, partition_id: int, num_partitions: int, *security: str
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Connect a SuperNode that holds one part of the data set."""
         process = self.spawn(
             "flower-supernode",
-            "--insecure",
+            *(security or ["--insecure"]),
             "--superlink",
             f"127.0.0.1:{self.port}",
             "--port",
