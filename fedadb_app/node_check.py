@@ -256,8 +256,9 @@ def check_superlink(settings: NodeSettings) -> str:
     except ssl.SSLCertVerificationError as error:
         raise CredentialError(_fault(certificate, error, settings)) from error
     return (
-        f"{settings.superlink} answers over TLS, and only so: a SuperNode with --insecure waits for "
-        f"ever; its certificate is valid until {end:%Y-%m-%d} ({(end - datetime.now(UTC)).days} days)"
+        f"{settings.superlink} answers over TLS, and only so: a SuperNode with --insecure waits "
+        f"for ever; its certificate is valid until {end:%Y-%m-%d} "
+        f"({(end - datetime.now(UTC)).days} days)"
     )
 
 

@@ -129,7 +129,7 @@ class Submitted:
 class SuperLink:
     """A SuperLink of our own, and the ``flwr`` command pointed at it.
 
-    With credentials (the folder of `fedadb certificates`) it speaks TLS and admits SuperNodes by key.
+    With credentials, a folder of `fedadb certificates`, it speaks TLS and asks SuperNodes for keys.
     """
 
     home: Path
