@@ -88,7 +88,8 @@ class NodeSettings:
         try:
             parts = urlsplit(f"//{self.superlink}")
             whole = bool(parts.hostname and parts.port) and parts.netloc == self.superlink
-        except ValueError:  # a port that is no number, or too large
+            httpx.URL(f"https://{self.superlink}")
+        except (ValueError, httpx.InvalidURL):  # e.g. a port that is no number, or too large
             whole = False
         if not whole:
             raise ConfigError(f"--superlink {self.superlink}: expected host:port, without https://")
@@ -343,11 +344,12 @@ def _meet(superlink: str, context: ssl.SSLContext) -> tuple[x509.Certificate, fl
             client.stream("GET", f"https://{superlink}/health") as response,
         ):
             now = time.time()
-            response.raise_for_status()
+            if not response.is_success:
+                raise ValueError(f"HTTP status {response.status_code}")
             date = parsedate_to_datetime(response.headers["date"])
             tls = response.extensions["network_stream"].get_extra_info("ssl_object")
             certificate = x509.load_der_x509_certificate(tls.getpeercert(True))
-    except (httpx.HTTPStatusError, httpx.ProtocolError, KeyError, ValueError) as error:
+    except (httpx.ProtocolError, KeyError, ValueError) as error:
         raise NodeError(
             f"what answers at {superlink} over TLS is no SuperLink ({error}): check the port"
         ) from error
@@ -380,7 +382,7 @@ def _why_unreachable(superlink: str, cause: BaseException) -> str:
             f"what listens at {superlink} speaks no TLS ({cause}): check the port, and that the "
             f"SuperLink runs with certificates, not with --insecure"
         )
-    return f"{superlink} cannot be reached: {cause}"
+    return f"{superlink} cannot be reached ({cause}): check the address, the network and firewalls"
 
 
 def _proxy(superlink: str) -> str:

@@ -239,6 +239,17 @@ def test_the_name_is_unknown(settings, monkeypatch):
     assert said.startswith("the name in nowhere.invalid:8000 is unknown here")
 
 
+def test_the_network_is_down(settings, monkeypatch):
+    def unreachable(*args, **kwargs):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    assert fails(node_check.check_superlink, settings) == (
+        "127.0.0.1:1 cannot be reached ([Errno 101] Network is unreachable): check the address, "
+        "the network and firewalls"
+    )
+
+
 def test_something_else_answers(settings, creds):
     with superlink(creds, status=404) as address:
         said = fails(node_check.check_superlink, replace(settings, superlink=address))
@@ -274,7 +285,17 @@ def test_a_proxy_in_between_is_named(settings, monkeypatch):
 
 @pytest.mark.parametrize(
     "address",
-    ["superlink.example.org", "https://x.org:80", "x.org:80/v1", "x:y", "x:0", "x:70000", ":80"],
+    [
+        "x.org",
+        "https://x.org:80",
+        "x.org:80/v1",
+        "x:y",
+        "x:0",
+        "x:70000",
+        ":80",
+        "x y:80",
+        "[x]:80",
+    ],
 )
 def test_what_is_no_address(settings, address):
     with pytest.raises(ConfigError, match="expected host:port, without https://"):
