@@ -1,6 +1,5 @@
 """The `fedadb` command: what Flower's own command line lacks."""
 
-import csv
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from fedadb_app.flower import (
     parse_assignments,
     read_summary,
 )
-from fedadb_app.results import accuracy_summary
+from fedadb_app.results import accuracy_summary, read_accuracies
 from strategies import METHODS, read_run_config
 
 main = typer.Typer(
@@ -312,13 +311,3 @@ def watch(
     if parent is not None:
         progress.remove_task(task)
     return status
-
-
-def read_accuracies(folder: Path) -> tuple[list[float], int]:
-    """Return the accuracies in ``rounds.csv`` so far, and the number of finished rounds."""
-    try:
-        with (folder / "rounds.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
-        return [], 0
-    return [float(row["accuracy"]) for row in rows if row["accuracy"]], len(rows)

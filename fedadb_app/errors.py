@@ -17,5 +17,9 @@ class NodeError(FedADBError):
     """Too few SuperNodes are connected, or two of them claim one identity."""
 
 
+class CheckpointError(FedADBError):
+    """A checkpoint or a client's state is damaged, does not fit, or cannot be written."""
+
+
 class TrainingError(FedADBError):
     """A round or an anchor generation gave no usable result."""
