@@ -235,7 +235,7 @@ def read_train_reply(
             f"num-examples={num_examples}, but this client holds {num_samples} samples"
         )
     state_round = metrics.pop(_STATE_ROUND, None)
-    if not isinstance(state_round, int | None):
+    if not isinstance(state_round, int | None) or (state_round or 0) < 0:
         raise UnusableReplyError(f"{_STATE_ROUND}={state_round} is no round")
     scalars = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
     if _TRAIN_LOSS not in scalars:
