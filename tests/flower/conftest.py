@@ -130,6 +130,7 @@ class SuperLink:
     app: Path
     simulation: bool
     port: int = field(default_factory=lambda: free_port())
+    _link: subprocess.Popen[bytes] = field(init=False)
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _number: Iterator[int] = field(default_factory=lambda: count(1))
     # Ray's sockets lie here, whose paths must stay below 108 characters.
@@ -143,11 +144,13 @@ class SuperLink:
         )
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
         mode = ["--simulation"] if self.simulation else []
-        self.spawn("flower-superlink", "--insecure", "--isolation", "subprocess", *address, *mode)
+        self._link = self.spawn(
+            "flower-superlink", "--insecure", "--isolation", "subprocess", *address, *mode
+        )
         wait_until(self._healthy, f"no SuperLink at port {self.port}")
 
     def _healthy(self) -> bool:
-        assert self._processes[0].poll() is None, "the SuperLink ended"
+        assert self._link.poll() is None, "the SuperLink ended"
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2) as reply:
                 return reply.status == 200
@@ -173,6 +176,18 @@ class SuperLink:
         for process in reversed(self._processes):
             end(process)
         shutil.rmtree(self._ray, ignore_errors=True)
+
+    def kill_runs(self) -> None:
+        """End all that the SuperLink started but its SuperExec, at once and without a word."""
+        for pid in descendants(self._link.pid):
+            if b"superexec" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End the SuperLink and all it started, at once; SuperNodes are processes of their own."""
+        for pid in [self._link.pid, *descendants(self._link.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        self._link.wait()
 
     def environment(self) -> dict[str, str]:
         home = str(self.home)
@@ -288,9 +303,8 @@ class SuperLink:
 
     def await_rest(self) -> None:
         """Wait until nothing is left below the SuperLink but its SuperExec."""
-        link = self._processes[0].pid
         wait_until(
-            lambda: len([pid for pid in descendants(link) if birth(pid)]) <= 1,
+            lambda: len([pid for pid in descendants(self._link.pid) if birth(pid)]) <= 1,
             "processes of a run are left over",
         )
 
@@ -410,6 +424,12 @@ def simulation(tmp_path_factory: pytest.TempPathFactory, app: Path) -> Iterator[
 def deployment(tmp_path_factory: pytest.TempPathFactory, app: Path) -> Iterator[SuperLink]:
     """A SuperLink that real SuperNodes connect to."""
     yield from superlink(tmp_path_factory.mktemp("deployment") / "home", app, simulation=False)
+
+
+@pytest.fixture
+def doomed_deployment(tmp_path: Path, app: Path) -> Iterator[SuperLink]:
+    """A SuperLink that real SuperNodes connect to, for one test, which may kill it."""
+    yield from superlink(tmp_path / "home", app, simulation=False)
 
 
 @pytest.fixture(scope="session")
