@@ -139,9 +139,7 @@ def test_the_new_folder_begins_with_the_old_rows_and_the_old_folder_stays(values
         after = (runs / "next" / name).read_text().splitlines()
         kept = [line for line in before if line.split(",")[0] in ("round", "1", "2")]
         assert after[: len(kept)] == kept
-        assert [int(line.split(",")[0]) for line in after[len(kept) :]] == [
-            int(line.split(",")[0]) for line in after if line.split(",")[0] in ("3", "4", "5")
-        ]
+        assert {line.split(",")[0] for line in after[len(kept) :]} == {"3", "4", "5"}
     asked = [m.content["config"]["round"] for m in grid.trained()]
     assert asked == [3, 3, 4, 4, 5, 5]
     assert {m.content["config"]["rounds"] for m in grid.trained()} == {5}

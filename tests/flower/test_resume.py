@@ -38,3 +38,18 @@ def test_a_simulation_that_is_killed_goes_on_and_ends_as_if_nothing_had_happened
     compare(whole, resumed, old)
     assert {key.split("@")[1] for key in resumed.trained()} == {"3", "4", "5"}
     assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+
+
+def test_a_superlink_that_is_killed_is_started_again_and_the_run_goes_on(
+    doomed_deployment, rehearsal_app, tmp_path
+):
+    link, config = doomed_deployment, FEDDYN.format(states=tmp_path / "states")
+    with link.supernode(0, 2), link.supernode(1, 2):
+        whole = link.run(config, app=rehearsal_app)
+        run = link.submit(config, app=rehearsal_app, script=HANGS_IN_ROUND_4)
+        link.await_begin(run, "1@4")
+        link.kill()
+        link.start()
+        old = run.folder()
+        resumed = link.run(f'{config} resume-from="{old}"', app=rehearsal_app)
+    compare(whole, resumed, old)
