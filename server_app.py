@@ -15,7 +15,7 @@ from fedadb_app.local_training import choose_device
 from fedadb_app.models import ModelSpec, build_classifier
 from fedadb_app.results import RunFolder
 from strategies import read_run_config
-from strategies.base import FromRound, ServerRun
+from strategies.base import ServerRun
 from strategies.roster import Roster
 
 logger = logging.getLogger("flwr.fedadb")
@@ -59,7 +59,7 @@ def main(grid: Grid, context: Context) -> None:
             ServerRun(config, model, dataset, partition, folder), roster, params
         )
         try:
-            FromRound(strategy, folder.finished_rounds).start(
+            strategy.start(
                 grid,
                 messages.to_arrays(strategy.global_model),
                 num_rounds=config.num_server_rounds - folder.finished_rounds,

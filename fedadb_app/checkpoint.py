@@ -107,14 +107,14 @@ class Checkpoint:
         Raises
         ------
         CheckpointError
-            If it is damaged, or of another version of this app.
+            If it is damaged, of another version of this app, or no checkpoint.
         """
         path = cls.path(run_folder)
         tensors, text = read_tensors(path)
         try:
             facts = Facts.model_validate_json(text)
         except ValidationError as error:
-            raise CheckpointError(f"{path} is of another version of this app") from error
+            raise CheckpointError(f"{path} is no checkpoint of this version of the app") from error
         model, state = (
             {n.removeprefix(part): t for n, t in tensors.items() if n.startswith(part)}
             for part in (_MODEL, _STATE)

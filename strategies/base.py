@@ -15,13 +15,13 @@ import logging
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from fedadb_app import messages
@@ -190,6 +190,7 @@ class FederatedStrategy(Strategy, Generic[P]):
     ) -> Iterable[Message]:
         """Choose the participants and address the round's content to them."""
         settings = self.run.config
+        server_round += self.run.folder.finished_rounds  # Flower counts from 1, resumed or not
         self.record = RoundRecord(
             server_round, learning_rate=settings.learning_rate_at(server_round)
         )
@@ -228,6 +229,7 @@ class FederatedStrategy(Strategy, Generic[P]):
             If too few updates are usable, or the new global model is not finite.
         """
         received = time.perf_counter()
+        server_round = self.record.round
         self.record.seconds_train = received - self._mark - self.record.seconds_anchors
         updates = self._usable(server_round, replies)
         self._check_states(server_round, updates)
@@ -268,7 +270,8 @@ class FederatedStrategy(Strategy, Generic[P]):
 
     def evaluate_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate on the whole test set where the configuration asks for it; close the round."""
-        if self.record.round == 0:  # Flower also asks before the first round
+        server_round = self.record.round
+        if server_round == 0:  # Flower also asks before the first round
             return None
         del arrays  # `global_model` holds the same tensors
         settings = self.run.config
@@ -391,10 +394,11 @@ class FederatedStrategy(Strategy, Generic[P]):
     def _resume(self, checkpoint: Checkpoint) -> None:
         facts, config = checkpoint.facts, self.run.config
         named = f'resume-from="{config.resume_from}"'
-        if facts.partition != self.run.partition.hash:
+        then, now = ({n: t.shape for n, t in m.items()} for m in (checkpoint.model, self.global_model))
+        if facts.partition != self.run.partition.hash or then != now:
             raise ConfigError(
-                f"{named}: the training samples were divided otherwise in that run; a resumed run "
-                f"needs as many clients as that one, and the same data"
+                f"{named}: the data, or how the clients share them, are not those of that run; a "
+                f"resumed run needs the same data and as many clients"
             )
         self.global_model = {name: checkpoint.model[name] for name in self.global_model}  # in order
         self.state = checkpoint.state
@@ -426,63 +430,3 @@ class FederatedStrategy(Strategy, Generic[P]):
             )
         self.record.diagnostics["client_states_lost"] = len(lost)
         self.state_rounds |= dict.fromkeys(rounds, server_round)
-
-
-class FromRound(Strategy):
-    """A strategy whose rounds go on after those already finished; Flower itself counts from 1.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        It, and whatever it wraps, sees the true number of each round.
-    finished : int
-        Rounds that a resumed run begins with; 0 for a new one.
-    """
-
-    def __init__(self, strategy: Strategy, finished: int) -> None:
-        self.strategy = strategy
-        self.finished = finished
-
-    def start(  # type: ignore[override]
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        *,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None],
-        **settings: Any,  # noqa: ANN401
-    ) -> Result:
-        """Run the rounds that are left; parameters as Flower's."""
-        return super().start(
-            grid,
-            initial_arrays,
-            evaluate_fn=lambda t, arrays: evaluate_fn(self.finished + t, arrays),
-            **settings,
-        )
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Hand over to the strategy."""
-        return self.strategy.configure_train(self.finished + server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Hand over to the strategy."""
-        return self.strategy.aggregate_train(self.finished + server_round, replies)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Hand over to the strategy."""
-        return self.strategy.configure_evaluate(self.finished + server_round, arrays, config, grid)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Hand over to the strategy."""
-        return self.strategy.aggregate_evaluate(self.finished + server_round, replies)
-
-    def summary(self) -> None:
-        """Hand over to the strategy."""
-        self.strategy.summary()

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 
+import numpy as np
 import pytest
 import torch
 from helpers import (
@@ -335,9 +336,22 @@ def test_a_relative_path():
 
 def test_other_clients(values, runs):
     serve(values, crash_in=4)
-    with pytest.raises(ConfigError, match=r'resume-from=".*/run": .* as many clients as that one'):
+    with pytest.raises(ConfigError, match=r'resume-from=".*/run": the data, or how the clients'):
         serve(resuming(values), clients=3, run_id=8)
     assert read_json(runs / "next" / "summary.json")["status"] == "failed"
+
+
+def test_other_data_in_the_same_place(values, runs, tmp_path):
+    """As many images, so the i.i.d. parts are the same, but five classes instead of four."""
+    with np.load(values["dataset"]) as archive:
+        arrays = dict(archive)
+    values["dataset"] = str(tmp_path / "data.npz")
+    np.savez(values["dataset"], **arrays)
+    serve(values, crash_in=4)
+    arrays["train_labels"][0] = 4
+    np.savez(values["dataset"], **arrays)
+    with pytest.raises(ConfigError, match=r'resume-from=".*/run": the data, or how the clients'):
+        serve(resuming(values), run_id=8)
 
 
 def test_a_damaged_checkpoint(values, runs):
@@ -353,7 +367,7 @@ def test_a_checkpoint_of_another_version(written, tmp_path):
     facts = json.loads(written({}).model_dump_json())
     del facts["seconds"]
     write_tensors(Checkpoint.path(tmp_path / "old"), {}, json.dumps(facts))
-    with pytest.raises(CheckpointError, match="of another version of this app"):
+    with pytest.raises(CheckpointError, match="is no checkpoint of this version of the app"):
         resumed(tmp_path)
 
 
@@ -405,20 +419,33 @@ def test_methods_without_a_state_say_nothing_and_write_nothing(values, runs, cap
     assert not [m for m in messages_of(caplog.records, "WARNING") if "state" in m]
 
 
-def test_a_node_that_restarts_during_a_run_is_named(federation, caplog):
-    built = federation(strategy="feddyn", **{"num-server-rounds": 4})
-
-    def restart(server_round: int) -> None:
-        if server_round == 3:
-            del built.grid.contexts[node_id(1)]
-
-    built.grid.before_train = restart
-    built.run()
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_node_that_restarts_during_a_run_finds_its_state_on_disk_or_is_named(
+    federation, caplog, tmp_path, on_disk
+):
+    whole, restarted = (
+        federation(
+            strategy="feddyn",
+            **{"num-server-rounds": 4, "run-name": name},
+            **({"client-state-dir": str(tmp_path / name)} if on_disk else {}),
+        )
+        for name in ("whole", "restarted")
+    )
+    restarted.grid.before_train = lambda t: t == 3 and restarted.grid.contexts.pop(node_id(1))
+    whole.run()
+    restarted.run()
+    models = [f.strategy.global_model for f in (whole, restarted)]
     warned = [m for m in messages_of(caplog.records, "WARNING") if "state" in m]
-    assert len(warned) == 1
-    assert warned[0].startswith("round 3: client 1 has lost the state it kept in round 2")
-    assert "went on without one" in warned[0]
-    assert lost(built.folder.path) == ["0", "0", "1", "0"]
+    if on_disk:
+        assert identical(*models)
+        assert warned == []
+        assert lost(restarted.folder.path) == ["0"] * 4
+    else:
+        assert not identical(*models)
+        (warning,) = warned
+        assert warning.startswith("round 3: client 1 has lost the state it kept in round 2")
+        assert "went on without one" in warning
+        assert lost(restarted.folder.path) == ["0", "0", "1", "0"]
 
 
 def test_a_client_whose_reply_was_lost_has_lost_nothing(federation):

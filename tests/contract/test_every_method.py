@@ -147,8 +147,7 @@ def _classes_per_client(path: str) -> list[int]:
 
 
 @every_method
-@pytest.mark.parametrize("every", [1, 2])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, quadrants, name, every):
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, quadrants, name):
     """Two crashes, each in a round that clients have trained for; nodes forget everything."""
     settings = {
         **QUICK,
@@ -158,7 +157,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, quadrants, name, ev
         "fraction-train": 0.5,
         "output-dir": str(tmp_path),
         "client-state-dir": str(tmp_path / "states"),
-        "checkpoint-every": every,
+        "checkpoint-every": 2,
     }
     serve({**settings, "run-name": "whole"}, clients=4, run_id=1)
     serve({**settings, "run-name": "a"}, clients=4, run_id=2, crash_in=4)
@@ -167,16 +166,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, quadrants, name, ev
         serve({**settings, "run-name": after}, 4, run_id, crash_in)
 
     whole, resumed = tmp_path / "whole", tmp_path / "c"
-    assert read_json(tmp_path / "b" / "summary.json")["resumed_round"] == 3 // every * every
-    assert read_json(resumed / "summary.json")["resumed_round"] == 5 // every * every
+    assert read_json(tmp_path / "b" / "summary.json")["resumed_round"] == 2
+    assert read_json(resumed / "summary.json")["resumed_round"] == 4
     columns = [
         [{k: v for k, v in r.items() if "seconds" not in k} for r in read_csv(f / "rounds.csv")]
         for f in (whole, resumed)
     ]
     assert len(columns[0]) == 6
     assert columns[0] == columns[1]
-    for table in ("class_accuracy.csv", "diagnostics.csv", "model.safetensors"):
-        assert (whole / table).read_bytes() == (resumed / table).read_bytes()
+    for pattern in ("*_accuracy.csv", "diagnostics.csv", "*.safetensors"):
+        files = [{p.name: p.read_bytes() for p in f.glob(pattern)} for f in (whole, resumed)]
+        assert files[0] == files[1] != {}
 
 
 @every_method

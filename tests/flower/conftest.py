@@ -130,7 +130,7 @@ class SuperLink:
     app: Path
     simulation: bool
     port: int = field(default_factory=lambda: free_port())
-    _link: subprocess.Popen[bytes] = field(init=False)
+    process: subprocess.Popen[bytes] = field(init=False)
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _number: Iterator[int] = field(default_factory=lambda: count(1))
     # Ray's sockets lie here, whose paths must stay below 108 characters.
@@ -144,13 +144,13 @@ class SuperLink:
         )
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
         mode = ["--simulation"] if self.simulation else []
-        self._link = self.spawn(
+        self.process = self.spawn(
             "flower-superlink", "--insecure", "--isolation", "subprocess", *address, *mode
         )
         wait_until(self._healthy, f"no SuperLink at port {self.port}")
 
     def _healthy(self) -> bool:
-        assert self._link.poll() is None, "the SuperLink ended"
+        assert self.process.poll() is None, "the SuperLink ended"
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2) as reply:
                 return reply.status == 200
@@ -179,15 +179,18 @@ class SuperLink:
 
     def kill_runs(self) -> None:
         """End all that the SuperLink started but its SuperExec, at once and without a word."""
-        for pid in descendants(self._link.pid):
-            if b"superexec" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+        for pid in descendants(self.process.pid):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if b"superexec" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
 
-    def kill(self) -> None:
-        """End the SuperLink and all it started, at once; SuperNodes are processes of their own."""
-        for pid in [self._link.pid, *descendants(self._link.pid)]:
-            os.kill(pid, signal.SIGKILL)
-        self._link.wait()
+    @staticmethod
+    def kill(process: subprocess.Popen[bytes]) -> None:
+        """End a process of ours and all it started, at once and without a word."""
+        for pid in [process.pid, *descendants(process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
     def environment(self) -> dict[str, str]:
         home = str(self.home)
@@ -304,7 +307,7 @@ class SuperLink:
     def await_rest(self) -> None:
         """Wait until nothing is left below the SuperLink but its SuperExec."""
         wait_until(
-            lambda: len([pid for pid in descendants(self._link.pid) if birth(pid)]) <= 1,
+            lambda: len([pid for pid in descendants(self.process.pid) if birth(pid)]) <= 1,
             "processes of a run are left over",
         )
 

@@ -48,7 +48,7 @@ def test_a_superlink_that_is_killed_is_started_again_and_the_run_goes_on(
         whole = link.run(config, app=rehearsal_app)
         run = link.submit(config, app=rehearsal_app, script=HANGS_IN_ROUND_4)
         link.await_begin(run, "1@4")
-        link.kill()
+        link.kill(link.process)
         link.start()
         old = run.folder()
         resumed = link.run(f'{config} resume-from="{old}"', app=rehearsal_app)
