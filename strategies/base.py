@@ -394,8 +394,8 @@ class FederatedStrategy(Strategy, Generic[P]):
     def _resume(self, checkpoint: Checkpoint) -> None:
         facts, config = checkpoint.facts, self.run.config
         named = f'resume-from="{config.resume_from}"'
-        then, now = ({n: t.shape for n, t in m.items()} for m in (checkpoint.model, self.global_model))
-        if facts.partition != self.run.partition.hash or then != now:
+        shapes = [{n: t.shape for n, t in m.items()} for m in (checkpoint.model, self.global_model)]
+        if facts.partition != self.run.partition.hash or shapes[0] != shapes[1]:
             raise ConfigError(
                 f"{named}: the data, or how the clients share them, are not those of that run; a "
                 f"resumed run needs the same data and as many clients"
