@@ -51,6 +51,8 @@ def train(message: Message, context: Context) -> Message:
     global_model, instruction = messages.read_train(message)
     model = _worker_model(config).to(device)
     model.load_state_dict(global_model)
+    memory = messages.client_state(context, config, claim.partition_id, instruction)
+    state_round, state = memory.read(instruction.server_round)
     task = LocalTask(
         client=claim.partition_id,
         server_round=instruction.server_round,
@@ -59,12 +61,13 @@ def train(message: Message, context: Context) -> Message:
         config=config,
         data=data,
         attachments=instruction.attachments,
-        state=messages.read_state(context),
+        state=state,
     )
     metrics = method.trainer(model, task, params).train()
-    if all_finite(task.state):  # a failed round must not spoil the client's memory
-        messages.write_state(context, task.state)
-    return messages.train_reply(message, model.state_dict(), len(data), metrics)
+    if task.state and all_finite(task.state):  # a failed round must not spoil the client's memory
+        memory.write(instruction.server_round, task.state)
+    recalled = state_round if task.state else None
+    return messages.train_reply(message, model.state_dict(), len(data), metrics, recalled)
 
 
 @lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.exit import add_exit_handler
 
 from fedadb_app import messages
+from fedadb_app.checkpoint import checkpoint_to_resume
 from fedadb_app.data import partition_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import NodeError
@@ -29,7 +30,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run one federation from the checked configuration to the finished results folder."""
     config, method, params = read_run_config(context.run_config)
     device = choose_device(config.device)
-    with RunFolder.create(config, context.run_id) as folder:
+    checkpoint = checkpoint_to_resume(config, params)
+    with RunFolder.create(config, context.run_id, checkpoint) as folder:
         add_exit_handler(folder.stop)  # `flwr stop` ends the process without telling this thread
         logger.info("results: %s", folder.path)
         folder.write_config(config, params.model_dump(by_alias=True))
@@ -62,7 +64,7 @@ def main(grid: Grid, context: Context) -> None:
             strategy.start(
                 grid,
                 messages.to_arrays(strategy.global_model),
-                num_rounds=config.num_server_rounds,
+                num_rounds=config.num_server_rounds - folder.finished_rounds,
                 timeout=config.round_timeout,
                 evaluate_fn=strategy.evaluate_round,
             )

@@ -22,12 +22,16 @@ class ClientUpdate:
         n_k.
     metrics : dict[str, float]
         ``train-loss`` and the method's own scalars.
+    state_round : int or None
+        After which round the state was kept that the client went on with, 0 = it had none; None =
+        the method's clients keep no state.
     """
 
     client: int
     arrays: StateDict
     num_examples: int
     metrics: dict[str, float] = field(default_factory=dict)
+    state_round: int | None = None
 
 
 def sample_weights(updates: Sequence[ClientUpdate]) -> list[float]:

@@ -1,6 +1,5 @@
 """The `fedadb` command: what Flower's own command line lacks."""
 
-import csv
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ from fedadb_app.flower import (
     read_summary,
 )
 from fedadb_app.node_check import CHECKS, NodeSettings, check_node
-from fedadb_app.results import accuracy_summary
+from fedadb_app.results import accuracy_summary, read_accuracies
 from strategies import METHODS, read_run_config
 
 main = typer.Typer(
@@ -370,13 +369,3 @@ def watch(
     if parent is not None:
         progress.remove_task(task)
     return status
-
-
-def read_accuracies(folder: Path) -> tuple[list[float], int]:
-    """Return the accuracies in ``rounds.csv`` so far, and the number of finished rounds."""
-    try:
-        with (folder / "rounds.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
-        return [], 0
-    return [float(row["accuracy"]) for row in rows if row["accuracy"]], len(rows)

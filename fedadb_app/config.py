@@ -86,6 +86,9 @@ class RunConfig(Settings):
             description='a folder name of letters, digits, ".", "_" and "-"',
         ),
     ] = ""
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    resume_from: str = ""
+    client_state_dir: str = ""
 
     min_nodes: PositiveInt = 1
     node_timeout: PositiveFloat = 120.0
@@ -96,7 +99,7 @@ class RunConfig(Settings):
     def _absolute_folders(self) -> Self:
         # A managed SuperLink keeps the working directory of the first run it ever served, so a
         # relative path would point into a folder the user does not expect.
-        for key in ("data_dir", "output_dir"):
+        for key in ("data_dir", "output_dir", "resume_from", "client_state_dir"):
             value = getattr(self, key)
             if value and not os.path.isabs(os.path.expanduser(value)):
                 raise ValueError(f'{_kebab(key)}="{value}" must be an absolute path')

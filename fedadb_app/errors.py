@@ -21,5 +21,9 @@ class CredentialError(FedADBError):
     """A certificate or key cannot be made, or is not what it should be."""
 
 
+class CheckpointError(FedADBError):
+    """A checkpoint or a client's state is damaged, does not fit, or cannot be written."""
+
+
 class TrainingError(FedADBError):
     """A round or an anchor generation gave no usable result."""

@@ -7,7 +7,7 @@ that describes a client's labels leaves the client.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,14 +16,17 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from safetensors.torch import load, save
 
 from fedadb_app.aggregation import ClientUpdate, all_finite
+from fedadb_app.client_state import Ancestor, StateFolder
+from fedadb_app.config import RunConfig
 from fedadb_app.errors import DataError
 from fedadb_app.local_training import Attachment
 from fedadb_app.models import StateDict
 
 _ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity"
-_TENSORS, _STATE = "tensors", "client-state"
+_TENSORS, _STATE, _STATE_ROUND = "tensors", "client-state", "state-round"
 _PARTITION_ID, _NUM_PARTITIONS = "partition-id", "num-partitions"
 _ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
+_ANCESTORS, _LAST_ROUNDS = "ancestors", "last-rounds"
 _NUM_EXAMPLES, _TRAIN_LOSS = "num-examples", "train-loss"
 
 
@@ -39,6 +42,7 @@ class Instruction:
     num_rounds: int
     learning_rate: float
     attachments: Mapping[str, Attachment]
+    ancestors: Sequence[Ancestor] = ()  # the runs that this one continues
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,8 @@ def train_content(arrays: ArrayRecord, instruction: Instruction) -> RecordDict:
                     _ROUND: instruction.server_round,
                     _ROUNDS: instruction.num_rounds,
                     _LEARNING_RATE: instruction.learning_rate,
+                    _ANCESTORS: [a.run_id for a in instruction.ancestors],
+                    _LAST_ROUNDS: [a.last_round for a in instruction.ancestors],
                 }
             ),
         }
@@ -166,19 +172,27 @@ def read_train(message: Message) -> tuple[StateDict, Instruction]:
             continue
         scalars = {key: float(v) for key, v in record.items() if key != _TENSORS}  # type: ignore[arg-type]
         attachments[name] = Attachment(load(cast(bytes, record[_TENSORS])), scalars)
+    ancestors = (cast(list[int], config[key]) for key in (_ANCESTORS, _LAST_ROUNDS))
     instruction = Instruction(
         server_round=int(config[_ROUND]),  # type: ignore[arg-type]
         num_rounds=int(config[_ROUNDS]),  # type: ignore[arg-type]
         learning_rate=float(config[_LEARNING_RATE]),  # type: ignore[arg-type]
         attachments=attachments,
+        ancestors=[Ancestor(*pair) for pair in zip(*ancestors, strict=True)],
     )
     return to_state_dict(content.array_records[_ARRAYS]), instruction
 
 
 def train_reply(
-    message: Message, model: StateDict, num_examples: int, metrics: Mapping[str, float]
+    message: Message,
+    model: StateDict,
+    num_examples: int,
+    metrics: Mapping[str, float],
+    state_round: int | None = None,
 ) -> Message:
-    """Pack a client's trained model."""
+    """Pack a client's trained model; `state_round` as in `ClientUpdate`."""
+    if state_round is not None:
+        metrics = {**metrics, _STATE_ROUND: state_round}
     content = RecordDict(
         {
             _ARRAYS: to_arrays(model),
@@ -220,6 +234,9 @@ def read_train_reply(
         raise UnusableReplyError(
             f"num-examples={num_examples}, but this client holds {num_samples} samples"
         )
+    state_round = metrics.pop(_STATE_ROUND, None)
+    if not isinstance(state_round, int | None) or (state_round or 0) < 0:
+        raise UnusableReplyError(f"{_STATE_ROUND}={state_round} is no round")
     scalars = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
     if _TRAIN_LOSS not in scalars:
         raise UnusableReplyError(f"its metrics lack {_TRAIN_LOSS}")
@@ -246,22 +263,51 @@ def read_train_reply(
         raise UnusableReplyError("its model holds values that are not finite")
     if not all(math.isfinite(v) for v in scalars.values()):
         raise UnusableReplyError(f"its metrics are not finite: {scalars}")
-    return ClientUpdate(client, model, num_examples, scalars)
+    return ClientUpdate(client, model, num_examples, scalars, state_round)
 
 
 # --- a client's memory ------------------------------------------------------------------------
 
 
-def read_state(context: Context) -> StateDict:
-    """Return what this client kept from its earlier rounds; empty at first and after a restart."""
-    record = context.state.array_records.get(_STATE)
-    return {} if record is None else to_state_dict(record)
+class ContextState:
+    """A client's state in Flower's context: in the memory of its node, and gone with it.
+
+    Parameters
+    ----------
+    context : Context
+        The client's context in this run.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._state = context.state
+
+    def read(self, server_round: int) -> tuple[int, StateDict]:
+        """Return the round of what this client kept, and the tensors; 0 where there is nothing."""
+        del server_round  # this run's rounds only go forward
+        if _STATE not in self._state.array_records:
+            return 0, {}
+        number = self._state.config_records[_STATE_ROUND][_ROUND]
+        return int(number), to_state_dict(self._state.array_records[_STATE])  # type: ignore[arg-type]
+
+    def write(self, server_round: int, state: StateDict) -> None:
+        """Keep the state after a round; it never leaves this client."""
+        self._state[_STATE] = to_arrays(state)
+        self._state[_STATE_ROUND] = ConfigRecord({_ROUND: server_round})
 
 
-def write_state(context: Context, state: StateDict) -> None:
-    """Keep tensors for this client's next round; they never leave it."""
-    if state:
-        context.state[_STATE] = to_arrays(state)
+def client_state(
+    context: Context, config: RunConfig, client: int, instruction: Instruction
+) -> ContextState | StateFolder:
+    """Return where a client keeps its state between rounds."""
+    if not config.client_state_dir:
+        return ContextState(context)
+    return StateFolder(
+        config.client_state_dir,
+        client,
+        context.run_id,
+        instruction.ancestors,
+        config.checkpoint_every,
+    )
 
 
 # --- arrays ---------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ import numpy as np
 import tomli_w
 from safetensors.torch import save_file
 
+from fedadb_app.checkpoint import Checkpoint
+from fedadb_app.client_state import Ancestor
 from fedadb_app.config import RunConfig, Scalar
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.sources import ImageDataset
@@ -27,6 +29,7 @@ from fedadb_app.models import StateDict
 BEST_ROUNDS, LAST_ROUNDS = 5, 50
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
 
+_TABLES = ("rounds.csv", "class_accuracy.csv", "diagnostics.csv")
 _OWN_FILE = {"column": False}  # kept in a file of its own, not in rounds.csv
 
 Status = Literal["running", "completed", "failed", "stopped"]
@@ -78,21 +81,33 @@ class RunFolder:
     As a context manager it writes ``summary.json`` on the way out whatever happens: `completed`,
     `failed` after an exception, `stopped` after an interruption. `stop` does the last from another
     thread. The first of these is final.
+
+    Attributes
+    ----------
+    path : Path
+        Where it is.
+    run_id : int
+        Flower's id of the run.
+    resumed : Checkpoint or None
+        What the run goes on from; the folder begins with that run's rounds.
     """
 
-    def __init__(self, path: Path, identifying: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, run_id: int, resumed: Checkpoint | None, identifying: Mapping[str, Any]
+    ) -> None:
         self.path = path
+        self.run_id = run_id
+        self.resumed = resumed
         self._identifying = dict(identifying)
-        self._started = time.time()
-        self._accuracies: list[float] = []
-        self._last_round = 0
+        self._started = time.time() - (resumed.facts.seconds if resumed else 0.0)
+        self._accuracies, self._last_round = read_accuracies(path)
         self._ended = False
         # Of two threads one waits; a signal handler may come in between in the same thread.
         self._summary_lock = threading.RLock()
 
     @classmethod
-    def create(cls, config: RunConfig, run_id: int) -> Self:
-        """Make the folder of a new run.
+    def create(cls, config: RunConfig, run_id: int, resumed: Checkpoint | None = None) -> Self:
+        """Make the folder of a new run, with the rounds and the checkpoint of the run it resumes.
 
         Raises
         ------
@@ -112,7 +127,9 @@ class RunFolder:
                     f'run-name="{name}": {path} already holds a run; choose another name or '
                     f"remove that folder"
                 )
-            (path / "rounds.csv").write_text(",".join(RoundRecord.header()) + "\n")
+            tables = {"rounds.csv": ",".join(RoundRecord.header()) + "\n"}
+            for table, text in (resumed.facts.tables if resumed else tables).items():
+                (path / table).write_text(text)
         except OSError as error:
             raise ConfigError(
                 f'output-dir="{base}" cannot be written to ({error.strerror}); '
@@ -124,7 +141,13 @@ class RunFolder:
             "alpha": config.alpha,
             "seed": config.seed,
         }
-        return cls(path, identifying)
+        if resumed:
+            identifying |= {
+                "resumed_from": config.resume_from,
+                "resumed_round": resumed.facts.round,
+            }
+            resumed.write(path)  # so that this folder, too, can be resumed from its first moment on
+        return cls(path, run_id, resumed, identifying)
 
     def __enter__(self) -> Self:
         self.write_summary("running")
@@ -155,6 +178,26 @@ class RunFolder:
             f"ended from outside after round {self._last_round}: flwr stop, a signal, or a crash "
             f"of Flower itself (flwr log says which)",
         )
+
+    @property
+    def finished_rounds(self) -> int:
+        """How many rounds the run began with: those of the run it resumes."""
+        return self.resumed.facts.round if self.resumed else 0
+
+    @property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """The runs that this one continues."""
+        return self.resumed.lineage if self.resumed else ()
+
+    @property
+    def seconds(self) -> float:
+        """How long its rounds took, those it began with included."""
+        return time.time() - self._started
+
+    def tables(self) -> dict[str, str]:
+        """Return the text of each table so far."""
+        paths = {name: self.path / name for name in _TABLES}
+        return {name: path.read_text() for name, path in paths.items() if path.exists()}
 
     def write_config(self, config: RunConfig, own: Mapping[str, Scalar]) -> None:
         """Write every effective value and the versions it ran with."""
@@ -225,7 +268,7 @@ class RunFolder:
                     **({"reason": reason} if reason else {}),
                     "rounds": self._last_round,
                     **accuracy_summary(self._accuracies),
-                    "seconds": round(time.time() - self._started, 3),
+                    "seconds": round(self.seconds, 3),
                     **self._identifying,
                 },
             )
@@ -238,6 +281,16 @@ class RunFolder:
         temporary = self.path / f"{name}.tmp"
         temporary.write_text(json.dumps(content, indent=1) + "\n")
         temporary.replace(self.path / name)
+
+
+def read_accuracies(folder: Path) -> tuple[list[float], int]:
+    """Return the accuracies in ``rounds.csv`` so far, and the number of finished rounds."""
+    try:
+        with (folder / "rounds.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except OSError:
+        return [], 0
+    return [float(row["accuracy"]) for row in rows if row["accuracy"]], len(rows)
 
 
 def accuracy_summary(accuracies: Sequence[float]) -> dict[str, float | None]:

@@ -7,8 +7,8 @@ A method overrides four hooks, each about its paper alone:
 ``update``            the new global model from the clients' replies
 ``evaluated_model``   which model is evaluated (default: the global model)
 
-What a method remembers between rounds lives in `FederatedStrategy.state`, named tensors only, so
-that it can be saved and restored.
+What a method remembers between rounds lives in `FederatedStrategy.state`, named tensors only, which
+a checkpoint saves and a resumed run begins with.
 """
 
 import logging
@@ -26,10 +26,11 @@ from torch import Tensor
 
 from fedadb_app import messages
 from fedadb_app.aggregation import ClientUpdate, all_finite, sample_weights
+from fedadb_app.checkpoint import Checkpoint, Facts, effective_values
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.sources import ImageDataset
-from fedadb_app.errors import TrainingError
+from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.local_training import Attachment, Trainer
 from fedadb_app.models import HeadBuilder, ImageClassifier, StateDict, single_head
@@ -145,11 +146,14 @@ class FederatedStrategy(Strategy, Generic[P]):
             name: tensor.detach().cpu().clone() for name, tensor in run.model.state_dict().items()
         }
         self.state: dict[str, Tensor] = {}
+        self.state_rounds: dict[int, int] = {}  # client -> the last round whose state it must have
         self.record = RoundRecord(round=0)
         self._participants: dict[int, int] = {}  # node id -> client
         self._sent: list[Message] = []
         self._mark = time.perf_counter()
         self._started = self._mark
+        if run.folder.resumed is not None:
+            self._resume(run.folder.resumed)
 
     # --- what a method overrides --------------------------------------------------------
 
@@ -186,6 +190,7 @@ class FederatedStrategy(Strategy, Generic[P]):
     ) -> Iterable[Message]:
         """Choose the participants and address the round's content to them."""
         settings = self.run.config
+        server_round += self.run.folder.finished_rounds  # Flower counts from 1, resumed or not
         self.record = RoundRecord(
             server_round, learning_rate=settings.learning_rate_at(server_round)
         )
@@ -201,7 +206,11 @@ class FederatedStrategy(Strategy, Generic[P]):
         if broadcast is not self.global_model:
             arrays = messages.to_arrays(broadcast)
         instruction = messages.Instruction(
-            server_round, settings.num_server_rounds, self.record.learning_rate, attachments
+            server_round,
+            settings.num_server_rounds,
+            self.record.learning_rate,
+            attachments,
+            self.run.folder.ancestors,
         )
         content = messages.train_content(arrays, instruction)
         self.record.bytes_down = messages.content_bytes(content) * len(chosen)
@@ -220,8 +229,10 @@ class FederatedStrategy(Strategy, Generic[P]):
             If too few updates are usable, or the new global model is not finite.
         """
         received = time.perf_counter()
+        server_round = self.record.round
         self.record.seconds_train = received - self._mark - self.record.seconds_anchors
         updates = self._usable(server_round, replies)
+        self._check_states(server_round, updates)
         updated = {  # a method may compute in double precision; the wire keeps the model's types
             name: tensor.to(self.global_model[name].dtype)
             for name, tensor in self.update(server_round, updates).items()
@@ -259,12 +270,14 @@ class FederatedStrategy(Strategy, Generic[P]):
 
     def evaluate_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate on the whole test set where the configuration asks for it; close the round."""
-        if server_round == 0:
+        server_round = self.record.round
+        if server_round == 0:  # Flower also asks before the first round
             return None
         del arrays  # `global_model` holds the same tensors
         settings = self.run.config
-        due = server_round % settings.evaluate_every == 0
-        if settings.evaluate == "server" and (due or server_round == settings.num_server_rounds):
+        last = server_round == settings.num_server_rounds
+        due = last or server_round % settings.evaluate_every == 0
+        if settings.evaluate == "server" and due:
             before = time.perf_counter()
             found = self._evaluate(self.evaluated_model())
             for name, model in self.also_evaluated().items():
@@ -275,6 +288,9 @@ class FederatedStrategy(Strategy, Generic[P]):
             if not math.isfinite(found.loss):
                 logger.warning("round %d: the test loss is %s", server_round, found.loss)
         self._close_round()
+        every = settings.checkpoint_every
+        if every and (last or server_round % every == 0):
+            self._write_checkpoint()
         if math.isnan(self.record.accuracy):
             return None
         return MetricRecord({"accuracy": self.record.accuracy, "loss": self.record.loss})
@@ -347,7 +363,8 @@ class FederatedStrategy(Strategy, Generic[P]):
         self.run.folder.add_round(self.record, self.run.dataset.class_names)
         seconds = time.perf_counter() - self._started
         rounds = self.run.config.num_server_rounds
-        left = seconds / self.record.round * (rounds - self.record.round)
+        done = self.record.round - self.run.folder.finished_rounds
+        left = seconds / done * (rounds - self.record.round)
         logger.info(
             "round %d/%d: accuracy %s %%, %d clients, %d failures, about %.0f s left",
             self.record.round,
@@ -357,3 +374,59 @@ class FederatedStrategy(Strategy, Generic[P]):
             self.record.failures,
             left,
         )
+
+    # --- checkpoint and resume ----------------------------------------------------------
+
+    def _write_checkpoint(self) -> None:
+        run, folder = self.run, self.run.folder
+        facts = Facts(
+            round=self.record.round,
+            run_id=folder.run_id,
+            ancestors=folder.ancestors,
+            config=effective_values(run.config, self.params),
+            partition=run.partition.hash,
+            state_rounds=self.state_rounds,
+            tables=folder.tables(),
+            seconds=folder.seconds,
+        )
+        Checkpoint(facts, self.global_model, self.state).write(folder.path)
+
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        facts, config = checkpoint.facts, self.run.config
+        named = f'resume-from="{config.resume_from}"'
+        shapes = [{n: t.shape for n, t in m.items()} for m in (checkpoint.model, self.global_model)]
+        if facts.partition != self.run.partition.hash or shapes[0] != shapes[1]:
+            raise ConfigError(
+                f"{named}: the data, or how the clients share them, are not those of that run; a "
+                f"resumed run needs the same data and as many clients"
+            )
+        self.global_model = {name: checkpoint.model[name] for name in self.global_model}  # in order
+        self.state = checkpoint.state
+        self.state_rounds = dict(facts.state_rounds)
+        logger.info("%s: going on after round %d of that run", named, facts.round)
+        on_disk = config.client_state_dir and facts.config["client-state-dir"]
+        if self.state_rounds and not on_disk:
+            logger.warning(
+                "%s: %d clients kept a state between rounds in that run, which is lost because "
+                "client-state-dir is not set in both runs; they start anew",
+                named,
+                len(self.state_rounds),
+            )
+
+    def _check_states(self, server_round: int, updates: Sequence[ClientUpdate]) -> None:
+        """Name and count the clients that went on without what they kept in their last round."""
+        rounds = {u.client: u.state_round for u in updates if u.state_round is not None}
+        if not rounds:
+            return
+        lost = {k: t for k, t in rounds.items() if t < self.state_rounds.get(k, 0)}
+        for client, found in lost.items():
+            logger.warning(
+                "round %d: client %d has lost the state it kept in round %d and went on %s; set "
+                "client-state-dir so that a state outlives its node's process",
+                server_round,
+                client,
+                self.state_rounds[client],
+                f"with that of round {found}" if found else "without one",
+            )
+        self.record.diagnostics["client_states_lost"] = len(lost)
+        self.state_rounds |= dict.fromkeys(rounds, server_round)

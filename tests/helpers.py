@@ -1,5 +1,6 @@
 """A fake Flower grid around the real ClientApp, and a federation built on it, in one process."""
 
+import contextlib
 import csv
 import json
 import uuid
@@ -25,6 +26,7 @@ from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
 import client_app
+import server_app
 from fedadb_app import messages
 from fedadb_app.config import Settings
 from fedadb_app.data import partition_of
@@ -185,6 +187,7 @@ class FakeGrid(Grid):
     received: list[Message] = field(default_factory=list)
     timeouts: list[float | None] = field(default_factory=list)
     contexts: dict[int, Context] = field(default_factory=dict)
+    run_id: int = 7
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
@@ -240,7 +243,7 @@ class FakeGrid(Grid):
     def context(self, node: int) -> Context:
         if node not in self.contexts:
             self.contexts[node] = Context(
-                run_id=7,
+                run_id=self.run_id,
                 node_id=node,
                 node_config=self.nodes[node],
                 state=RecordDict(),
@@ -273,6 +276,24 @@ def server_context(run_config: Mapping[str, Any], run_id: int = 7) -> Context:
         state=RecordDict(),
         run_config=dict(run_config),
     )
+
+
+def serve(
+    values: Mapping[str, Any], clients: int = 2, run_id: int = 7, crash_in: int = 0
+) -> FakeGrid:
+    """Run the whole app; a crash comes when the round's clients have trained and kept their state.
+
+    Each run has fresh nodes, so nothing in a node's memory outlives it.
+    """
+
+    def crash(replies: list[Message]) -> Iterable[Message]:
+        raise KeyboardInterrupt
+
+    grid = FakeGrid(values, simulated_nodes(clients), run_id=run_id)
+    grid.before_train = lambda t: t == crash_in and setattr(grid, "arrange", crash)
+    with contextlib.suppress(KeyboardInterrupt):
+        server_app.app(grid, server_context(values, run_id))
+    return grid
 
 
 # --- a federation ---------------------------------------------------------------------------

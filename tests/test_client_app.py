@@ -14,7 +14,7 @@ from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.models import ModelSpec, build_classifier
 from strategies import METHODS
 
-OWN_SCALARS: dict[str, set[str]] = {}
+OWN_SCALARS: dict[str, set[str]] = {"feddyn": {"state-round"}}
 """Method -> names of its own scalars in a reply. Before you add one: does it tell of labels?"""
 
 
@@ -135,8 +135,10 @@ def test_more_clients_than_the_data_can_feed(values):
 def test_what_a_client_keeps_comes_back_to_it_alone():
     """Some methods remember tensors between rounds; they stay in the node's own context."""
     one, other = (context({}, {"partition-id": i, "num-partitions": 2}) for i in range(2))
-    assert messages.read_state(one) == {}
+    assert messages.ContextState(one).read(1) == (0, {})
     kept = {"dual": torch.randn(3, 2), "steps": torch.tensor(4)}
-    messages.write_state(one, kept)
-    assert identical(messages.read_state(one), kept)
-    assert messages.read_state(other) == {}
+    messages.ContextState(one).write(2, kept)
+    number, found = messages.ContextState(one).read(5)
+    assert number == 2
+    assert identical(found, kept)
+    assert messages.ContextState(other).read(5) == (0, {})

@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from helpers import UNUSABLE, edited, fails, first, identical, superlink_error
 from safetensors.torch import load
 
+from fedadb_app.client_state import Ancestor
 from fedadb_app.local_training import Attachment
 from fedadb_app.messages import (
     Asked,
@@ -140,7 +141,20 @@ def test_an_attachment_is_safetensors():
 def test_the_config_of_a_train_message():
     """The names other Flower tools, and DESIGN.md, know."""
     record = dict(asked().content["config"])
-    assert record == {"round": 3, "rounds": 20, "learning-rate": 0.0098}
+    assert record == {
+        "round": 3,
+        "rounds": 20,
+        "learning-rate": 0.0098,
+        "ancestors": [],
+        "last-rounds": [],
+    }
+
+
+def test_the_runs_that_a_run_continues_arrive_in_order():
+    ancestors = [Ancestor(2**64 - 1, 10), Ancestor(7, 10), Ancestor(1, 12)]
+    content = train_content(to_arrays(MODEL), Instruction(13, 20, 0.1, {}, ancestors))
+    _, told = read_train(train_message(content, 11))
+    assert told.ancestors == ancestors
 
 
 # --- sizes ----------------------------------------------------------------------------------

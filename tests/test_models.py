@@ -43,7 +43,7 @@ def test_resnet18_has_11173962_parameters_and_running_statistics_only_where_aske
     model = build("resnet18", norm, (3, 32, 32), 10)
     assert count(model) == 11_173_962
     assert len(model.parameter_names()) == 62  # 20 convolutions, 20 norms and the head
-    buffers = set(model.state_dict()) - model.parameter_names()
+    buffers = set(model.state_dict()) - set(model.parameter_names())
     assert len(buffers) == (60 if norm == "batch" else 0)
     assert model.has_batch_statistics() is (norm != "group")
 

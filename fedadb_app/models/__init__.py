@@ -120,9 +120,12 @@ class ImageClassifier(nn.Module):
         """Whether a sample's output in training depends on the rest of its batch."""
         return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.modules())
 
-    def parameter_names(self) -> frozenset[str]:
-        """Names of the trained tensors; the rest of the state are buffers."""
-        return frozenset(name for name, _ in self.named_parameters())
+    def parameter_names(self) -> tuple[str, ...]:
+        """Names of the trained tensors, in order; the rest of the state are buffers.
+
+        A set's order changes from process to process, and with it the last bits of a norm.
+        """
+        return tuple(name for name, _ in self.named_parameters())
 
 
 def build_classifier(

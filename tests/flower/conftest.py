@@ -137,6 +137,7 @@ class SuperLink:
     simulation: bool
     credentials: Path | None = None
     port: int = field(default_factory=lambda: free_port())
+    process: subprocess.Popen[bytes] = field(init=False)
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _number: Iterator[int] = field(default_factory=lambda: count(1))
     # Ray's sockets lie here, whose paths must stay below 108 characters.
@@ -157,11 +158,13 @@ class SuperLink:
             names = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
             security = [f"--ssl-{option}={folder / name}" for option, name in names.items()]
             security.append("--enable-supernode-auth")
-        self.spawn("flower-superlink", *security, "--isolation", "subprocess", *address, *mode)
+        self.process = self.spawn(
+            "flower-superlink", *security, "--isolation", "subprocess", *address, *mode
+        )
         wait_until(self._healthy, f"no SuperLink at port {self.port}")
 
     def _healthy(self) -> bool:
-        assert self._processes[0].poll() is None, "the SuperLink ended"
+        assert self.process.poll() is None, "the SuperLink ended"
         url, context = f"http://127.0.0.1:{self.port}/health", None
         if self.credentials:
             url = url.replace("http", "https")
@@ -191,6 +194,21 @@ class SuperLink:
         for process in reversed(self._processes):
             end(process)
         shutil.rmtree(self._ray, ignore_errors=True)
+
+    def kill_runs(self) -> None:
+        """End all that the SuperLink started but its SuperExec, at once and without a word."""
+        for pid in descendants(self.process.pid):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if b"superexec" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+
+    @staticmethod
+    def kill(process: subprocess.Popen[bytes]) -> None:
+        """End a process of ours and all it started, at once and without a word."""
+        for pid in [process.pid, *descendants(process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
     def environment(self) -> dict[str, str]:
         home = str(self.home)
@@ -313,9 +331,8 @@ class SuperLink:
 
     def await_rest(self) -> None:
         """Wait until nothing is left below the SuperLink but its SuperExec."""
-        link = self._processes[0].pid
         wait_until(
-            lambda: len([pid for pid in descendants(link) if birth(pid)]) <= 1,
+            lambda: len([pid for pid in descendants(self.process.pid) if birth(pid)]) <= 1,
             "processes of a run are left over",
         )
 
@@ -437,6 +454,12 @@ def simulation(tmp_path_factory: pytest.TempPathFactory, app: Path) -> Iterator[
 def deployment(tmp_path_factory: pytest.TempPathFactory, app: Path) -> Iterator[SuperLink]:
     """A SuperLink that real SuperNodes connect to."""
     yield from superlink(tmp_path_factory.mktemp("deployment") / "home", app, simulation=False)
+
+
+@pytest.fixture
+def doomed_deployment(tmp_path: Path, app: Path) -> Iterator[SuperLink]:
+    """A SuperLink that real SuperNodes connect to, for one test, which may kill it."""
+    yield from superlink(tmp_path / "home", app, simulation=False)
 
 
 @pytest.fixture(scope="session")

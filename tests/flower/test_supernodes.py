@@ -1,9 +1,5 @@
 """A real SuperLink and real SuperNodes on this machine, the same app."""
 
-import os
-import signal
-import time
-
 import numpy as np
 import pytest
 
@@ -91,27 +87,32 @@ def test_supernodes_compute_what_the_simulation_computes(deployed_run, bare_run)
     }
 
 
-def test_a_run_outlives_a_dead_client_process_and_a_lost_supernode(
-    deployment, supernodes, deployed_run, rehearsal_app
+def test_a_run_outlives_a_dead_client_process_and_a_killed_supernode_which_comes_back(
+    deployment, supernodes, deployed_run, rehearsal_app, tmp_path
 ):
     # The limit follows the machine: three times what a round of the run before took.
     limit = max(20.0, 3 * max(map(float, deployed_run.column("seconds_train"))))
     run = deployment.submit(
-        f"{SMALL} num-server-rounds=3 round-timeout={limit:.1f}",
+        f'strategy="feddyn" local-epochs=1 num-server-rounds=4 round-timeout={limit:.1f} '
+        f'client-state-dir="{tmp_path}"',
         app=rehearsal_app,
-        script={"1@1": "die", "1@2": "hang"},
+        script={"1@2": "die", "1@3": "hang"},
     )
-    deployment.await_begin(run, "1@2")
-    time.sleep(1)
-    os.killpg(supernodes[1].pid, signal.SIGTERM)
-    outcome = deployment.wait(run)
+    deployment.await_begin(run, "1@3")
+    deployment.kill(supernodes[1])
+    with deployment.supernode(1, 2):
+        outcome = deployment.wait(run)
     assert outcome.status == "finished:completed", outcome.details
-    # A lost SuperNode may be listed, and so drawn and missed, until its heartbeats have run out.
-    assert outcome.column("failures")[:2] == ["1", "1"]
-    assert outcome.column("clients") == ["1", "1", "1"]
+    assert outcome.column("failures") == ["0", "1", "1", "0"]
+    assert outcome.column("clients") == ["2", "1", "1", "2"]
+    assert "1@4" in outcome.trained()
     # A dead process gives no reply; a SuperNode reports it after a minute without heartbeats.
-    assert float(outcome.column("seconds_train")[0]) < limit + 10
+    assert all(float(seconds) < limit + 10 for seconds in outcome.column("seconds_train"))
     log = deployment.log(outcome.run_id)
-    assert "round 1: client 1 failed: " in log
     # Which reason comes first, silence or the missed heartbeats, depends on the limit.
     assert "round 2: client 1 failed: " in log
+    assert "round 3: client 1 failed: " in log
+    assert "has lost the state" not in log  # FedDyn's v_k of round 1 lay on the node's disk
+    rows = outcome.file("diagnostics.csv").read_text().splitlines()
+    lost = [row for row in rows if "client_states_lost" in row]
+    assert lost == [f"{t},client_states_lost,0" for t in (1, 2, 3, 4)]

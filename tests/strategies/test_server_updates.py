@@ -19,7 +19,7 @@ def server(cls, params, start, clients=4, decay=0.99):
     """A server half with one parameter `w` and one buffer `b`, and no Flower around it."""
     strategy = cls.__new__(cls)
     strategy.params = params
-    strategy.parameter_names = frozenset({"w"})
+    strategy.parameter_names = ("w",)
     strategy.global_model = {"w": torch.tensor(start), "b": torch.tensor([1.0])}
     strategy.state = {}
     strategy.record = RoundRecord(round=1)
