@@ -61,6 +61,18 @@ def test_flower_itself_refuses_an_unknown_key(simulation):
     assert "Invalid run configuration" in refused.stdout + refused.stderr
 
 
+# --- privacy --------------------------------------------------------------------------------
+
+
+def test_flowers_privacy_mod_runs_on_the_workers(simulation):
+    values = 'privacy="local" noise-multiplier=0.01 clipping-norm=0.5 num-server-rounds=1'
+    outcome = simulation.run(f"{SMALL} {values}")
+    assert outcome.status == "finished:completed", outcome.details
+    assert outcome.column("failures") == ["0"]
+    assert float(outcome.column("epsilon")[0]) > 0
+    assert "LocalDpMod: parameters are clipped" in simulation.log(outcome.run_id)
+
+
 # --- the same seed --------------------------------------------------------------------------
 
 
