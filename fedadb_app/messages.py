@@ -24,7 +24,7 @@ _ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity
 _TENSORS, _STATE = "tensors", "client-state"
 _PARTITION_ID, _NUM_PARTITIONS = "partition-id", "num-partitions"
 _ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
-_NUM_EXAMPLES, _TRAIN_LOSS = "num-examples", "train-loss"
+_NUM_EXAMPLES = "num-examples"
 
 
 class UnusableReplyError(Exception):

@@ -38,7 +38,7 @@ def noised_mean(
     noise_multiplier: float,
     rng: np.random.Generator,
 ) -> StateDict:
-    """Return the mean of the clipped movements from `reference`, noised, in float64.
+    """Return `reference` moved by the noised mean of the clipped movements, in its own types.
 
     Parameters
     ----------
@@ -59,10 +59,11 @@ def noised_mean(
     norms = [math.sqrt(squared_norm(movement)) for movement in movements]
     total = weighted_mean(movements, [clipping_norm / max(n, clipping_norm) for n in norms])
     deviation = noise_multiplier * clipping_norm
-    return {
-        name: start + (total[name] + torch.as_tensor(rng.normal(0, deviation, start.shape))) / drawn
-        for name, start in reference.items()
-    }
+    released = {}
+    for name, start in reference.items():
+        noise = torch.as_tensor(rng.normal(0, deviation, start.shape))
+        released[name] = (start.double() + (total[name] + noise) / drawn).to(start.dtype)
+    return released
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

@@ -6,10 +6,12 @@ over to Flower's `LocalDpMod`, which clips the update and adds noise before it l
 
 import math
 
+import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp.mod import LocalDpMod
 from flwr.clientapp.typing import ClientAppCallable
 
+from fedadb_app.randomness import secret_generator
 from strategies import read_run_config
 
 
@@ -18,10 +20,17 @@ def local_privacy(message: Message, context: Context, call_next: ClientAppCallab
     config, _, _ = read_run_config(context.run_config)
     if config.privacy != "local":
         return call_next(message, context)
+
+    def train(message: Message, context: Context) -> Message:
+        reply = call_next(message, context)
+        # Flower draws the noise from NumPy's global generator, which any library may have seeded.
+        np.random.seed(secret_generator().integers(2**32, size=8))
+        return reply
+
     # Flower's deviation is sensitivity sqrt(2 ln(1.25 / delta)) / epsilon, a rule that holds for
     # epsilon < 1 only. Solved for the deviation z C; what it costs, `epsilon_spent` says exactly.
     epsilon = math.sqrt(2 * math.log(1.25 / config.delta)) / config.noise_multiplier
     norm = config.clipping_norm
     return LocalDpMod(norm, sensitivity=norm, epsilon=epsilon, delta=config.delta)(
-        message, context, call_next
+        message, context, train
     )

@@ -23,7 +23,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def model(*values: float) -> dict[str, torch.Tensor]:
     """Two tensors, so that a norm per tensor would be another one."""
-    weight, bias = torch.tensor(values[:-1]), torch.tensor(values[-1:])
+    weight, bias = torch.tensor(values, dtype=torch.float64).split([len(values) - 1, 1])
     return {"weight": weight, "bias": bias}
 
 
@@ -84,9 +84,14 @@ def test_the_noise_is_gaussian_with_the_calibrated_deviation(drawn, answered):
     assert abs(np.corrcoef(noise["a"], noise["b"])[0, 1]) < 0.03  # independent across tensors
 
 
-def test_small_differences_are_not_lost_in_single_precision():
-    found = noised_mean(model(1, 0, 0), [model(1 + 2**-23, 0, 0)], 1, 1.0, 0.0, rng())
-    assert found["weight"][0].item() == 1 + 2**-23
+def test_small_movements_are_not_lost_in_single_precision():
+    """Each is a quarter of the sum's last place: added up in float32, all four would vanish."""
+    one = {"weight": torch.ones(1)}
+    up = {"weight": torch.nextafter(torch.ones(1), torch.full((1,), 2.0))}
+    far = {"weight": torch.full((1,), 5.0)}
+    found = noised_mean(one, [far, up, up, up, up], 1, 10.0, 0.0, rng())
+    assert found["weight"].dtype == torch.float32
+    assert found["weight"].item() == 5 + 4 * 2**-23
 
 
 def test_flowers_wrapper_gives_the_same_where_all_answer_and_weigh_alike():

@@ -29,6 +29,7 @@ import client_app
 import server_app
 import strategies.base
 import strategies.fedadb
+import strategies.local_privacy
 from fedadb_app import messages
 from fedadb_app.anchors import generate_anchors
 from fedadb_app.errors import ConfigError, TrainingError
@@ -53,11 +54,11 @@ def repeatable(monkeypatch):
     """Noise that a test can draw again: call it before each run."""
 
     def start(seed: int = 0) -> None:
-        rounds = itertools.count()
-        monkeypatch.setattr(
-            strategies.base, "secret_generator", lambda: np.random.default_rng([seed, next(rounds)])
-        )
-        np.random.seed(seed)  # Flower's mod draws from NumPy's global state
+        uses = itertools.count()
+        for module in (strategies.base, strategies.local_privacy):
+            monkeypatch.setattr(
+                module, "secret_generator", lambda: np.random.default_rng([seed, next(uses)])
+            )
 
     return start
 
@@ -84,9 +85,9 @@ def test_every_method_runs_or_is_refused(federation, name, privacy):
     assert [row["epsilon"] for row in built.rows] == [
         f"{gaussian_epsilon(reach * math.sqrt(t) / 0.01, 1e-5):.6g}" for t in (1, 2)
     ]
-    diagnostics = built.folder.path / "diagnostics.csv"
-    if diagnostics.exists():  # a loss is a client's raw value
-        assert "loss" not in diagnostics.read_text()
+    types = {n: tensor.dtype for n, tensor in built.strategy.run.model.state_dict().items()}
+    for message in built.grid.trained():
+        assert {n: tensor.dtype for n, tensor in state(message).items()} == types
 
 
 @mean_methods
@@ -157,6 +158,41 @@ def test_the_update_of_a_method_sees_the_noised_mean_alone(federation, monkeypat
 
 
 # --- the noise is there, and nothing goes around it -----------------------------------------
+
+
+@mean_methods
+def test_replies_reach_messages_and_files_through_the_release_alone(federation, monkeypatch, name):
+    """Two worlds with other updates and other losses, but the same releases: nothing differs."""
+    monkeypatch.setattr(
+        strategies.base,
+        "noised_mean",
+        lambda reference, *_: {n: t + 0.01 for n, t in reference.items()},
+    )
+    worlds = []
+    for scale in (1.0, 1.5):
+        built = federation(**PLAIN, **CENTRAL, strategy=name, **{"run-name": str(scale)})
+        change = edited(
+            lambda arrays, s=scale: {n: a * np.float32(s) for n, a in arrays.items()},
+            lambda metrics, s=scale: {**metrics, "train-loss": s},
+        )
+        for client in range(3):
+            built.fault(client, change)
+        built.run()
+        worlds.append(built)
+    one, other = (
+        {
+            "rounds": [{k: v for k, v in row.items() if "seconds" not in k} for row in built.rows],
+            "sent": [dict(message.content) for message in built.grid.trained()],
+            **{
+                path.name: path.read_text()
+                for path in built.folder.path.iterdir()
+                if path.name not in ("rounds.csv", "summary.json")
+            },
+        }
+        for built in worlds
+    )
+    assert one == other
+    assert one["sent"][0] != one["sent"][-1]
 
 
 def test_nothing_is_computed_from_or_written_of_the_model_without_noise(values, monkeypatch):
@@ -368,6 +404,17 @@ def test_the_noise_does_not_follow_from_any_seed(monkeypatch):
         torch.manual_seed(0)
         draws.add(secret_generator().normal())
     assert len(draws) == 20
+
+
+def test_a_clients_noise_does_not_follow_from_numpys_global_seed(federation):
+    """From which Flower's mod draws, and which any library may set."""
+    built = federation(**LOCAL, **{"num-server-rounds": 1})
+    built.run()
+    sent = []
+    for _ in range(2):
+        np.random.seed(0)
+        sent.append(state(local_reply(built, 0)))
+    assert not identical(*sent)
 
 
 # --- local ----------------------------------------------------------------------------------
