@@ -18,6 +18,7 @@ from fedadb_app.local_training import LocalTask, choose_device
 from fedadb_app.memory import keep_freed_memory
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
 from strategies import METHODS, read_run_config
+from strategies.local_privacy import local_privacy
 
 app = ClientApp()
 keep_freed_memory()
@@ -35,7 +36,7 @@ def identify(message: Message, context: Context) -> Message:
     return messages.identity_reply(message, context)
 
 
-@app.train()
+@app.train(mods=[local_privacy])
 def train(message: Message, context: Context) -> Message:
     """Train the received model on this client's samples."""
     config, method, params = read_run_config(context.run_config)
@@ -66,6 +67,8 @@ def train(message: Message, context: Context) -> Message:
     metrics = method.trainer(model, task, params).train()
     if task.state and all_finite(task.state):  # a failed round must not spoil the client's memory
         memory.write(instruction.server_round, task.state)
+    if config.privacy == "local":
+        metrics = {}  # computed from the samples, and without noise
     recalled = state_round if task.state else None
     return messages.train_reply(message, model.state_dict(), len(data), metrics, recalled)
 

@@ -57,6 +57,8 @@ class Facts(BaseModel):
         The hash of who holds what.
     state_rounds : dict[int, int]
         Client -> the last round in which it took part, for clients that keep a state.
+    rounds_drawn : dict[int, int]
+        Client -> in how many rounds it was drawn: what its privacy loss follows from.
     tables : dict[str, str]
         The text of each table of the run's folder.
     seconds : float
@@ -71,6 +73,7 @@ class Facts(BaseModel):
     config: dict[str, Scalar]
     partition: str
     state_rounds: dict[int, int]
+    rounds_drawn: dict[int, int]
     tables: dict[str, str]
     seconds: float
 

@@ -95,6 +95,11 @@ class RunConfig(Settings):
     round_timeout: PositiveFloat = 3600.0
     min_success_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
 
+    privacy: Literal["none", "central", "local"] = "none"
+    clipping_norm: PositiveFloat = 1.0
+    noise_multiplier: Annotated[float, Field(ge=1e-3)] = 1.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+
     @model_validator(mode="after")
     def _absolute_folders(self) -> Self:
         # A managed SuperLink keeps the working directory of the first run it ever served, so a

@@ -1,5 +1,7 @@
 """Every random number of a run comes from (seed, stream, indices); nothing is seeded globally.
 
+The one exception is the noise of differential privacy, `secret_generator`.
+
 Two consumers never share a stream, so drawing more numbers in one (another method's batches,
 more anchors) leaves all others as they were: same weights, same partition, same client schedule
 for every method of one seed. All uses of one stream have the same number of indices (trailing zeros
@@ -35,3 +37,11 @@ def torch_generator(seed: int, stream: str, *indices: int) -> torch.Generator:
     """Return the CPU torch generator of one stream; parameters as in `numpy_generator`."""
     state = _sequence(seed, stream, indices).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state) & (2**63 - 1))
+
+
+def secret_generator() -> np.random.Generator:
+    """Return a generator that nobody can repeat, seeded by the operating system.
+
+    The run's seed is no secret, every node receives it: noise drawn from it could be subtracted.
+    """
+    return np.random.default_rng()

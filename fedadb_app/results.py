@@ -52,6 +52,7 @@ class RoundRecord:
     seconds_train: float = 0.0
     seconds_aggregate: float = 0.0
     seconds_evaluate: float = 0.0
+    epsilon: float = math.nan
     class_accuracy: Sequence[float] = field(default=(), metadata=_OWN_FILE)
     diagnostics: dict[str, float] = field(default_factory=dict, metadata=_OWN_FILE)
 

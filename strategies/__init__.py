@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from fedadb_app.config import RunConfig, Scalar, Settings, parse_run_config
+from fedadb_app.errors import ConfigError
 from strategies import (
     fedacg,
     fedadb,
@@ -39,7 +40,13 @@ def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Se
     Raises
     ------
     ConfigError
-        For an unknown key, a wrong type or a value out of range.
+        For an unknown key, a wrong type, a value out of range, or values that exclude each other.
     """
     config, own = parse_run_config(values, {name: m.params for name, m in METHODS.items()})
-    return config, METHODS[config.strategy], own[config.strategy]
+    method = METHODS[config.strategy]
+    if config.privacy == "central" and method.strategy.needs_each_update:
+        raise ConfigError(
+            f'privacy="central" is not possible with strategy="{config.strategy}": its server '
+            f"needs each client's own update, and only their noised mean is released"
+        )
+    return config, method, own[config.strategy]

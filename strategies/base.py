@@ -7,6 +7,10 @@ A method overrides four hooks, each about its paper alone:
 ``update``            the new global model from the clients' replies
 ``evaluated_model``   which model is evaluated (default: the global model)
 
+With ``privacy="central"``, `update` is given one update, the noised mean of the round, and
+everything after it is made of that: no method can release more. One that needs the single updates
+says so (`needs_each_update`) and is refused.
+
 What a method remembers between rounds lives in `FederatedStrategy.state`, named tensors only, which
 a checkpoint saves and a resumed run begins with.
 """
@@ -15,9 +19,10 @@ import logging
 import math
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -34,7 +39,8 @@ from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.local_training import Attachment, Trainer
 from fedadb_app.models import HeadBuilder, ImageClassifier, StateDict, single_head
-from fedadb_app.randomness import numpy_generator
+from fedadb_app.privacy import epsilon_spent, noised_mean
+from fedadb_app.randomness import numpy_generator, secret_generator
 from fedadb_app.results import RoundRecord, RunFolder
 from strategies.handout import largest_first
 from strategies.roster import Roster
@@ -135,7 +141,14 @@ class FederatedStrategy(Strategy, Generic[P]):
         Which clients are connected.
     params : Settings
         The method's own values.
+
+    Raises
+    ------
+    ConfigError
+        If the model holds what differential privacy cannot protect.
     """
+
+    needs_each_update: ClassVar[bool] = False
 
     def __init__(self, run: ServerRun, roster: Roster, params: P) -> None:
         self.run = run
@@ -145,8 +158,16 @@ class FederatedStrategy(Strategy, Generic[P]):
         self.global_model: StateDict = {
             name: tensor.detach().cpu().clone() for name, tensor in run.model.state_dict().items()
         }
+        buffers = sorted(self.global_model.keys() - set(self.parameter_names))
+        if run.config.privacy != "none" and buffers:
+            raise ConfigError(
+                f'privacy="{run.config.privacy}" needs a model without running statistics, which '
+                f"noise would spoil, but this one has {buffers[0]}: use "
+                f'norm="batch-local", or norm="group" if the head has none'
+            )
         self.state: dict[str, Tensor] = {}
         self.state_rounds: dict[int, int] = {}  # client -> the last round whose state it must have
+        self.rounds_drawn: Counter[int] = Counter()  # by client, for its privacy loss
         self.record = RoundRecord(round=0)
         self._participants: dict[int, int] = {}  # node id -> client
         self._sent: list[Message] = []
@@ -199,12 +220,14 @@ class FederatedStrategy(Strategy, Generic[P]):
         clients = self.roster.nodes
         chosen = draw_participants(settings.seed, server_round, clients, settings.fraction_train)
         self._participants = {clients[client]: client for client in chosen}
+        self.rounds_drawn.update(chosen)
+        self.record.epsilon = epsilon_spent(settings, max(self.rounds_drawn.values()))
         before = time.perf_counter()
         attachments = self.attachments(server_round)
         self.record.seconds_anchors = time.perf_counter() - before
-        broadcast = self.broadcast_model(server_round)
-        if broadcast is not self.global_model:
-            arrays = messages.to_arrays(broadcast)
+        self._broadcast = self.broadcast_model(server_round)
+        if self._broadcast is not self.global_model:
+            arrays = messages.to_arrays(self._broadcast)
         instruction = messages.Instruction(
             server_round,
             settings.num_server_rounds,
@@ -233,6 +256,8 @@ class FederatedStrategy(Strategy, Generic[P]):
         self.record.seconds_train = received - self._mark - self.record.seconds_anchors
         updates = self._usable(server_round, replies)
         self._check_states(server_round, updates)
+        if self.run.config.privacy == "central":
+            updates = [self._noised_mean(updates)]
         updated = {  # a method may compute in double precision; the wire keeps the model's types
             name: tensor.to(self.global_model[name].dtype)
             for name, tensor in self.update(server_round, updates).items()
@@ -255,6 +280,19 @@ class FederatedStrategy(Strategy, Generic[P]):
         arrays = messages.to_arrays(self.global_model)
         self.record.seconds_aggregate = time.perf_counter() - received
         return arrays, MetricRecord({name: float(mean) for name, mean in means.items()})
+
+    def _noised_mean(self, updates: Sequence[ClientUpdate]) -> ClientUpdate:
+        """Return the round as one update without metrics, which nothing protects."""
+        settings = self.run.config
+        mean = noised_mean(
+            self._broadcast,
+            [update.arrays for update in updates],
+            len(self._participants),
+            settings.clipping_norm,
+            settings.noise_multiplier,
+            secret_generator(),
+        )
+        return ClientUpdate(client=-1, arrays=mean, num_examples=1)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -386,6 +424,7 @@ class FederatedStrategy(Strategy, Generic[P]):
             config=effective_values(run.config, self.params),
             partition=run.partition.hash,
             state_rounds=self.state_rounds,
+            rounds_drawn=dict(self.rounds_drawn),
             tables=folder.tables(),
             seconds=folder.seconds,
         )
@@ -403,6 +442,7 @@ class FederatedStrategy(Strategy, Generic[P]):
         self.global_model = {name: checkpoint.model[name] for name in self.global_model}  # in order
         self.state = checkpoint.state
         self.state_rounds = dict(facts.state_rounds)
+        self.rounds_drawn.update(facts.rounds_drawn)
         logger.info("%s: going on after round %d of that run", named, facts.round)
         on_disk = config.client_state_dir and facts.config["client-state-dir"]
         if self.state_rounds and not on_disk:

@@ -84,6 +84,8 @@ class FedDynTrainer(Trainer[FedDynParams]):
 class FedDyn(FedAvg[FedDynParams]):
     """Server half: the mean and the accumulated drift of all clients."""
 
+    needs_each_update = True  # s is the sum of all v_k, which no client clips
+
     def attachments(self, server_round: int) -> Mapping[str, Attachment]:
         """Send the mean n_k, by which the official variant scales alpha."""
         mean = self.run.num_examples / self.roster.num_clients

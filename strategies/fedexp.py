@@ -49,6 +49,8 @@ def extrapolation(
 class FedEXP(FedAvg[FedEXPParams]):
     """Server half: the extrapolated mean."""
 
+    needs_each_update = True  # ||Delta_k||
+
     def update(self, server_round: int, updates: Sequence[ClientUpdate]) -> StateDict:
         """Return theta^(t-1) + eta_g Delta; buffers averaged."""
         weights = sample_weights(updates)

@@ -163,8 +163,6 @@ UNUSABLE: Mapping[str, tuple[Fault, str]] = {
     "no count": (edited(metrics=lambda m: {"train-loss": 1.0}), "num-examples"),
     "NaN loss": (edited(metrics=lambda m: {**m, "train-loss": float("nan")}), "not finite"),
     "infinite metric": (edited(metrics=lambda m: {**m, "x": float("inf")}), "not finite"),
-    "no loss": (edited(metrics=lambda m: {"num-examples": m["num-examples"]}), "train-loss"),
-    "list of losses": (edited(metrics=lambda m: {**m, "train-loss": [1.0]}), "train-loss"),
 }
 """Name -> a fault after which a reply can not be used, and a word of the reason to be logged."""
 

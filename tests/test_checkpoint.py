@@ -190,6 +190,18 @@ def test_a_run_killed_after_its_last_checkpoint_is_completed(values, runs):
     assert identical(*models)
 
 
+def test_the_privacy_spent_before_is_not_forgotten(values, runs):
+    private = {**values, "privacy": "central", "fraction-train": 0.5}
+    serve(private, crash_in=4)
+    serve(resuming(private), run_id=8)
+    serve({**private, "run-name": "whole"}, run_id=9)
+    spent = [
+        [row["epsilon"] for row in read_csv(runs / n / "rounds.csv")] for n in ("whole", "next")
+    ]
+    assert spent[0] == spent[1]
+    assert float(spent[0][4]) > float(spent[0][1]) > 0
+
+
 def test_a_node_is_told_the_whole_lineage(values, runs):
     serve(values, run_id=1, crash_in=4)
     serve(resuming(values), run_id=2, crash_in=5)
@@ -214,6 +226,7 @@ def written(tmp_path):
             config=effective_values(config, own),
             partition="",
             state_rounds={5: 2},
+            rounds_drawn={5: 2},
             tables={},
             seconds=1.5,
         )

@@ -23,9 +23,9 @@ from fedadb_app.results import RoundRecord, RunFolder, accuracy_summary
 
 HEADER = (
     "round,accuracy,loss,learning_rate,anchor_quality,clients,failures,bytes_down,bytes_up,"
-    "seconds_anchors,seconds_train,seconds_aggregate,seconds_evaluate"
+    "seconds_anchors,seconds_train,seconds_aggregate,seconds_evaluate,epsilon"
 )
-"""As DESIGN.md prints it."""
+"""As DESIGN.md prints it, and what privacy adds at the end."""
 
 CLASSES = ("cat", "dog, wet")
 
@@ -71,12 +71,13 @@ def test_a_row(folder):
             seconds_train=12.0,
             seconds_aggregate=0.0004,
             seconds_evaluate=1.5,
+            epsilon=2.3456789,
             class_accuracy=(100.0, 66.667),
         ),
         CLASSES,
     )
     text = (folder.path / "rounds.csv").read_text()
-    expected = "7,83.46,0.123457,0.01,0.9,5,1,123456789012,42,0.123,12.000,0.000,1.500"
+    expected = "7,83.46,0.123457,0.01,0.9,5,1,123456789012,42,0.123,12.000,0.000,1.500,2.34568"
     assert text == f"{HEADER}\n{expected}\n"
 
 
@@ -97,6 +98,7 @@ def test_what_is_unknown_is_blank_and_what_is_nothing_is_zero(folder):
             "seconds_train": "0.000",
             "seconds_aggregate": "0.000",
             "seconds_evaluate": "0.000",
+            "epsilon": "",
         }
     ]
 

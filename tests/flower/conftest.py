@@ -424,8 +424,9 @@ def rehearsal_app(app: Path) -> Path:
     """The app with clients that follow a script (`REHEARSAL`)."""
     target = shutil.copytree(app, app.parent / "rehearsal")
     code = (target / "client_app.py").read_text()
-    assert code.count("@app.train()\n") == 1
-    (target / "client_app.py").write_text(code.replace("@app.train()\n", "") + REHEARSAL)
+    handler = "@app.train(mods=[local_privacy])\n"
+    assert code.count(handler) == 1
+    (target / "client_app.py").write_text(code.replace(handler, "") + REHEARSAL)
     return target
 
 

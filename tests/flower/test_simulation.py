@@ -61,6 +61,21 @@ def test_flower_itself_refuses_an_unknown_key(simulation):
     assert "Invalid run configuration" in refused.stdout + refused.stderr
 
 
+# --- privacy --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("privacy", ["central", "local"])
+def test_a_run_with_privacy_completes_and_says_what_it_cost(simulation, privacy):
+    values = f'privacy="{privacy}" noise-multiplier=0.01 clipping-norm=0.5 num-server-rounds=2'
+    outcome = simulation.run(f"{SMALL} {values}")
+    assert outcome.status == "finished:completed", outcome.details
+    assert outcome.column("failures") == ["0", "0"]
+    first, second = map(float, outcome.column("epsilon"))
+    assert 0 < first < second
+    mod = "LocalDpMod: parameters are clipped" in simulation.log(outcome.run_id)
+    assert mod == (privacy == "local")
+
+
 # --- the same seed --------------------------------------------------------------------------
 
 

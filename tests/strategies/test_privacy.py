@@ -1,0 +1,493 @@
+"""Differential privacy in whole federations: what is released, of what, and what it costs."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord
+from helpers import (
+    FakeGrid,
+    Federation,
+    edited,
+    fails,
+    first,
+    garbage,
+    identical,
+    messages_of,
+    node_id,
+    read_csv,
+    server_context,
+    silent,
+    simulated_nodes,
+)
+from safetensors.torch import load_file
+
+import client_app
+import server_app
+import strategies.base
+import strategies.fedadb
+import strategies.local_privacy
+from fedadb_app import messages
+from fedadb_app.anchors import generate_anchors
+from fedadb_app.errors import ConfigError, TrainingError
+from fedadb_app.privacy import gaussian_epsilon, noised_mean
+from fedadb_app.randomness import secret_generator, torch_generator
+from strategies import METHODS, read_run_config
+
+SINGLE = {"feddyn", "fedexp"}
+"""Methods whose server needs each client's own update."""
+
+CENTRAL = {"privacy": "central", "clipping-norm": 0.5, "noise-multiplier": 0.01}
+LOCAL = {**CENTRAL, "privacy": "local"}
+PLAIN = {"norm": "batch-local"}  # no running statistics, not even in FedGELA's head
+
+every_method = pytest.mark.parametrize("name", list(METHODS))
+mean_methods = pytest.mark.parametrize("name", [name for name in METHODS if name not in SINGLE])
+both_modes = pytest.mark.parametrize("privacy", ["central", "local"])
+
+
+@pytest.fixture
+def repeatable(monkeypatch):
+    """Noise that a test can draw again: call it before each run."""
+
+    def start(seed: int = 0) -> None:
+        uses = itertools.count()
+        for module in (strategies.base, strategies.local_privacy):
+            monkeypatch.setattr(
+                module, "secret_generator", lambda: np.random.default_rng([seed, next(uses)])
+            )
+
+    return start
+
+
+def state(message: Any) -> dict[str, torch.Tensor]:
+    return messages.to_state_dict(message.content["arrays"])
+
+
+# --- every method ---------------------------------------------------------------------------
+
+
+@every_method
+@both_modes
+def test_every_method_runs_or_is_refused(federation, name, privacy):
+    values = {**PLAIN, **CENTRAL, "privacy": privacy, "strategy": name}
+    if privacy == "central" and name in SINGLE:
+        with pytest.raises(ConfigError, match=f'privacy="central" .* strategy="{name}"'):
+            federation(**values)
+        return
+    built = federation(**values)
+    built.run()
+    assert all(bool(torch.isfinite(t).all()) for t in built.strategy.global_model.values())
+    reach = {"central": 1, "local": 2}[privacy]
+    assert [row["epsilon"] for row in built.rows] == [
+        f"{gaussian_epsilon(reach * math.sqrt(t) / 0.01, 1e-5):.6g}" for t in (1, 2)
+    ]
+    types = {n: tensor.dtype for n, tensor in built.strategy.run.model.state_dict().items()}
+    for message in built.grid.trained():
+        assert {n: tensor.dtype for n, tensor in state(message).items()} == types
+
+
+@mean_methods
+def test_each_release_is_the_noised_mean_of_what_was_sent_and_came_back(
+    federation, repeatable, monkeypatch, name
+):
+    """By brute force, from the messages; two of five fail and count as a movement of zero."""
+    repeatable()
+    values = {"privacy": "central", "clipping-norm": 0.02, "noise-multiplier": 2.0}
+    built = federation(5, **PLAIN, **values, strategy=name, **{"learning-rate": 1.0})
+    released: list[dict[str, torch.Tensor]] = []
+    aggregate = built.strategy.aggregate_train
+
+    def recorded(server_round, messages_):
+        arrays, metrics = aggregate(server_round, messages_)
+        released.append(messages.to_state_dict(arrays))
+        assert identical(built.strategy.global_model, released[-1])
+        return arrays, metrics
+
+    monkeypatch.setattr(built.strategy, "aggregate_train", recorded)
+    built.fault(1, edited(first(lambda a: np.full_like(a, np.nan))))
+    built.fault(4, fails())
+    built.run()
+    assert [(row["clients"], row["failures"]) for row in built.rows] == [("3", "2")] * 2
+
+    replies = [m for m in built.grid.received if not is_query(m)]
+    asked = [state(m) for m in built.grid.trained()]
+    assert len(replies) == len(asked) == 10
+    for t in (0, 1):
+        start = asked[5 * t]  # FedACG: not the last release, but the look-ahead
+        total = {n: np.zeros(tuple(tensor.shape)) for n, tensor in start.items()}
+        for reply in replies[5 * t : 5 * t + 5]:
+            if reply.has_error() or reply.metadata.src_node_id == node_id(1):
+                continue
+            moved = {n: a.double().numpy() - start[n].numpy() for n, a in state(reply).items()}
+            length = np.linalg.norm(np.concatenate([m.ravel() for m in moved.values()]))
+            assert length > 0.02, "the clipping was meant to bite"
+            for n in total:
+                total[n] += moved[n] * 0.02 / length
+        noise = np.random.default_rng([0, t])
+        for n, tensor in released[t].items():
+            drawn = noise.normal(0, 2 * 0.02, total[n].shape)
+            expected = start[n].numpy() + (total[n] + drawn) / 5
+            np.testing.assert_allclose(tensor.numpy(), expected, atol=1e-6)
+
+
+def is_query(message: Any) -> bool:
+    return message.metadata.message_type != "train"
+
+
+@mean_methods
+def test_the_update_of_a_method_sees_the_noised_mean_alone(federation, monkeypatch, name):
+    """So whatever a method does there, now or later, costs nothing more."""
+    built = federation(**PLAIN, **CENTRAL, strategy=name)
+    made, seen = [], []
+    monkeypatch.setattr(
+        strategies.base, "noised_mean", lambda *a: made.append(noised_mean(*a)) or made[-1]
+    )
+    update = built.strategy.update
+    monkeypatch.setattr(
+        built.strategy, "update", lambda t, updates: seen.append(updates) or update(t, updates)
+    )
+    built.run()
+    assert [len(updates) for updates in seen] == [1, 1]
+    for (only,), mean in zip(seen, made, strict=True):
+        assert identical(only.arrays, mean)
+        assert only.metrics == {}
+
+
+# --- the noise is there, and nothing goes around it -----------------------------------------
+
+
+@mean_methods
+def test_replies_reach_messages_and_files_through_the_release_alone(federation, monkeypatch, name):
+    """Two worlds with other updates and other losses, but the same releases: nothing differs."""
+    monkeypatch.setattr(
+        strategies.base,
+        "noised_mean",
+        lambda reference, *_: {n: t + 0.01 for n, t in reference.items()},
+    )
+    worlds = []
+    for scale in (1.0, 1.5):
+        built = federation(**PLAIN, **CENTRAL, strategy=name, **{"run-name": str(scale)})
+        change = edited(
+            lambda arrays, s=scale: {n: a * np.float32(s) for n, a in arrays.items()},
+            lambda metrics, s=scale: {**metrics, "train-loss": s},
+        )
+        for client in range(3):
+            built.fault(client, change)
+        built.run()
+        worlds.append(built)
+    one, other = (
+        {
+            "rounds": [{k: v for k, v in row.items() if "seconds" not in k} for row in built.rows],
+            "sent": [dict(message.content) for message in built.grid.trained()],
+            **{
+                path.name: path.read_text()
+                for path in built.folder.path.iterdir()
+                if path.name not in ("rounds.csv", "summary.json")
+            },
+        }
+        for built in worlds
+    )
+    assert one == other
+    assert one["sent"][0] != one["sent"][-1]
+
+
+def test_nothing_is_computed_from_or_written_of_the_model_without_noise(values, monkeypatch):
+    """Evaluation, anchors, messages and files: each model that is touched is a noised one."""
+    values |= {**CENTRAL, "strategy": "fedadb", "num-server-rounds": 3}
+    plain, noised, used = [], [], []
+
+    def spied(reference, models, drawn, clipping_norm, noise_multiplier, rng):
+        rest = (models, drawn, clipping_norm)
+        plain.append(noised_mean(reference, *rest, 0.0, rng))
+        noised.append(noised_mean(reference, *rest, noise_multiplier, rng))
+        return noised[-1]
+
+    monkeypatch.setattr(strategies.base, "noised_mean", spied)
+    pack = messages.to_arrays
+    monkeypatch.setattr(
+        messages, "to_arrays", lambda model: used.append(copied(model)) or pack(model)
+    )
+    make_anchors = strategies.fedadb.generate_anchors
+    monkeypatch.setattr(
+        strategies.fedadb,
+        "generate_anchors",
+        lambda model, *a: used.append(copied(model.state_dict())) or make_anchors(model, *a),
+    )
+    evaluate = strategies.base.evaluate
+    monkeypatch.setattr(
+        strategies.base,
+        "evaluate",
+        lambda model, *a: used.append(copied(model.state_dict())) or evaluate(model, *a),
+    )
+    grid = FakeGrid(values, simulated_nodes(3))
+    # What the clients pack is theirs; in this process it would be seen, too.
+    answer = grid._answer
+
+    def unseen(message):
+        count = len(used)
+        reply = answer(message)
+        del used[count:]
+        return reply
+
+    monkeypatch.setattr(grid, "_answer", unseen)
+    server_app.app(grid, server_context(values))
+
+    folder = grid.run_config["output-dir"] + "/run/"
+    used += [state(m) for m in grid.trained()]
+    used.append(load_file(folder + "model.safetensors"))
+    assert len(noised) == 3
+    allowed = [state(grid.trained()[0]), *map(single, noised)]
+    forbidden = [single(model) for model in plain]
+    for model in used:
+        assert any(identical(model, other) for other in allowed)
+        assert not any(identical(model, other) for other in forbidden)
+    assert identical(load_file(folder + "model.safetensors"), allowed[-1])
+    assert len(used) > 3 * 4
+
+
+def copied(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.items()}
+
+
+def single(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.float() for name, tensor in model.items()}
+
+
+def test_anchors_are_a_function_of_the_released_model_alone(federation):
+    """Anyone with the model of the same message, the seed and the code makes the same anchors."""
+    built = federation(**CENTRAL, strategy="fedadb")
+    built.run()
+    run, params = built.strategy.run, built.strategy.params
+    sent = {m.content["config"]["round"]: m for m in built.grid.trained()}
+    for t, message in sent.items():
+        released, instruction = messages.read_train(message)
+        run.model.load_state_dict(released)
+        expected = generate_anchors(
+            run.model,
+            run.dataset.num_classes,
+            run.dataset.image_shape,
+            params.anchor_settings(),
+            torch_generator(run.config.seed, "anchors", t),
+        )
+        assert torch.equal(instruction.attachments["anchors"].tensors["images"], expected.images)
+    assert not identical(state(sent[1]), state(sent[2]))
+
+
+def test_a_round_that_breaks_off_before_the_noise_leaves_the_last_release(values, monkeypatch):
+    values |= {**CENTRAL, "num-server-rounds": 2}
+    calls = itertools.count()
+
+    def interrupted() -> np.random.Generator:
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return secret_generator()
+
+    monkeypatch.setattr(strategies.base, "secret_generator", interrupted)
+    grid = FakeGrid(values, simulated_nodes(3))
+    with pytest.raises(KeyboardInterrupt):
+        server_app.app(grid, server_context(values))
+    written = load_file(values["output-dir"] + "/run/model.safetensors")
+    assert identical(written, state(grid.trained()[-1]))
+
+
+def test_noise_is_as_large_as_calibrated_over_repetitions(federation):
+    """The same round 40 times: in each coordinate z C / m apart; half or double would fail."""
+    built = federation(3, **{**CENTRAL, "noise-multiplier": 2.0})
+    strategy, start = built.strategy, built.strategy.global_model
+    arrays = messages.to_arrays(start)
+    replies = built.grid.send_and_receive(
+        strategy.configure_train(1, arrays, ConfigRecord(), built.grid)
+    )
+    found = []
+    for _ in range(40):
+        strategy.global_model = start
+        strategy.aggregate_train(1, replies)
+        found.append(strategy.global_model["heads.head.weight"])
+    deviation = torch.stack(found).double().std(dim=0)
+    assert deviation.mean().item() == pytest.approx(2.0 * 0.5 / 3, rel=0.05)
+
+
+# --- the failure policy ---------------------------------------------------------------------
+
+
+def test_unusable_replies_are_refused_as_without_privacy(federation, caplog):
+    built = federation(6, **CENTRAL)
+    faults = {
+        0: edited(first(lambda a: np.full_like(a, np.nan))),
+        1: edited(first(lambda a: a[:-1])),
+        2: edited(content=garbage),
+        3: silent,
+    }
+    built.strategy.run.config = built.strategy.run.config.model_copy(
+        update={"min_success_fraction": 0.3}
+    )
+    for client, fault in faults.items():
+        built.fault(client, fault)
+    built.run()
+    assert [(row["clients"], row["failures"]) for row in built.rows] == [("2", "4")] * 2
+    warned = " ".join(messages_of(caplog.records, "WARNING"))
+    assert all(f"client {client} failed" in warned for client in faults)
+
+
+def test_too_few_usable_updates_end_the_run_without_a_release(federation):
+    built = federation(4, **CENTRAL)
+    for client in (0, 1, 2):
+        built.fault(client, fails())
+    before = copied(built.strategy.global_model)
+    with pytest.raises(TrainingError, match="1 of 4 clients"):
+        built.run()
+    assert identical(built.strategy.global_model, before)
+
+
+# --- what it costs, round by round ----------------------------------------------------------
+
+
+@both_modes
+def test_epsilon_counts_the_rounds_of_the_client_drawn_most_often(federation, privacy):
+    values = {"noise-multiplier": 3.0, "delta": 1e-4, "fraction-train": 0.4}
+    built = federation(5, **{**values, "privacy": privacy, "num-server-rounds": 6})
+    built.run()
+    reach = {"central": 1, "local": 2}[privacy]
+    drawn: dict[int, int] = {}
+    for t, row in enumerate(built.rows, start=1):
+        for message in built.grid.trained():
+            if message.content["config"]["round"] == t:
+                node = message.metadata.dst_node_id
+                drawn[node] = drawn.get(node, 0) + 1
+        most = max(drawn.values())
+        assert float(row["epsilon"]) == pytest.approx(
+            gaussian_epsilon(reach * math.sqrt(most) / 3.0, 1e-4), rel=1e-5
+        )
+    spent = [float(row["epsilon"]) for row in built.rows]
+    assert spent == sorted(spent)
+    assert 1 < max(drawn.values()) < 6, "not everyone is drawn in each round"
+
+
+def test_without_privacy_epsilon_is_empty_and_its_keys_change_no_byte(federation):
+    plain = federation()
+    other = federation(
+        **{"clipping-norm": 0.1, "noise-multiplier": 9.0, "delta": 0.5, "run-name": "other"}
+    )
+    plain.run()
+    other.run()
+    assert [row["epsilon"] for row in plain.rows + other.rows] == [""] * 4
+    assert identical(plain.strategy.global_model, other.strategy.global_model)
+    names = [r["name"] for r in read_csv(plain.folder.path / "diagnostics.csv")]
+    assert "train_loss" in names
+
+
+# --- repeatability --------------------------------------------------------------------------
+
+
+@both_modes
+def test_two_runs_of_one_seed_differ_by_their_noise_alone(federation, repeatable, privacy):
+    values = {**CENTRAL, "privacy": privacy}
+    runs = [federation(**values, **{"run-name": str(i)}) for i in range(4)]
+    runs[0].run()
+    runs[1].run()
+    assert not identical(runs[0].strategy.global_model, runs[1].strategy.global_model)
+    for built in runs[2:]:
+        repeatable()
+        built.run()
+    assert identical(runs[2].strategy.global_model, runs[3].strategy.global_model)
+
+
+def test_the_noise_does_not_follow_from_any_seed(monkeypatch):
+    """Every node knows the run's seed, and could subtract noise that is drawn from it."""
+    draws = set()
+    for _ in range(20):
+        np.random.seed(0)
+        torch.manual_seed(0)
+        draws.add(secret_generator().normal())
+    assert len(draws) == 20
+
+
+def test_a_clients_noise_does_not_follow_from_numpys_global_seed(federation):
+    """From which Flower's mod draws, and which any library may set."""
+    built = federation(**LOCAL, **{"num-server-rounds": 1})
+    built.run()
+    sent = []
+    for _ in range(2):
+        np.random.seed(0)
+        sent.append(state(local_reply(built, 0)))
+    assert not identical(*sent)
+
+
+# --- local ----------------------------------------------------------------------------------
+
+
+def local_reply(built: Federation, client: int, **changes: Any) -> Any:
+    """What a client answers to the first round's message under other privacy values."""
+    message = messages.train_message(built.grid.trained()[0].content, node_id(client))
+    context = built.grid.context(node_id(client))
+    context.run_config = {**context.run_config, **changes}
+    return client_app.app(message, context)
+
+
+def flat(model: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([t.double().flatten() for t in model.values()])
+
+
+def test_a_client_clips_and_noises_before_it_sends(federation):
+    built = federation(**{"num-server-rounds": 1, "learning-rate": 1.0})
+    built.run()
+    start = flat(state(built.grid.trained()[0]))
+    moved = flat(state(local_reply(built, 0))) - start
+    assert moved.norm() > 0.02
+    direction = moved / moved.norm()
+
+    # C = 0.01 and hardly any noise: what is left is the direction, at the clipping norm
+    little = {"privacy": "local", "clipping-norm": 0.01, "noise-multiplier": 1e-3}
+    sent = flat(state(local_reply(built, 0, **little))) - start
+    assert (sent @ direction).item() == pytest.approx(0.01, rel=0.02)
+
+    # z = 2: noise of standard deviation z C = 0.02 in every coordinate; 60 000 of them
+    much = {**little, "noise-multiplier": 2.0}
+    noise = flat(state(local_reply(built, 0, **much))) - start - 0.01 * direction
+    assert noise.std().item() == pytest.approx(0.02, rel=0.02)
+    again = flat(state(local_reply(built, 0, **much))) - start - 0.01 * direction
+    assert abs(float(np.corrcoef(noise, again)[0, 1])) < 0.03
+
+
+def test_local_replies_hold_no_value_without_noise_but_the_count(federation):
+    built = federation(**LOCAL)
+    built.run()
+    assert [row["failures"] for row in built.rows] == ["0", "0"]
+    replies = [m for m in built.grid.received if not is_query(m)]
+    assert len(replies) == 6
+    for reply in replies:
+        assert set(reply.content) == {"arrays", "metrics"}
+        assert set(reply.content["metrics"]) == {"num-examples"}
+
+
+# --- what is refused ------------------------------------------------------------------------
+
+
+@both_modes
+@pytest.mark.parametrize(
+    ("strategy", "model"), [("fedavg", "resnet18"), ("fedadb", "resnet18"), ("fedgela", "lenet")]
+)
+def test_running_statistics_are_refused(federation, privacy, strategy, model):
+    values = {"privacy": privacy, "strategy": strategy, "model": model}
+    with pytest.raises(ConfigError, match=rf'privacy="{privacy}" .*running.*norm="batch-local"'):
+        federation(**values)
+    federation(**values, norm="batch-local", **{"run-name": "accepted"})
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "allowed"),
+    [
+        ("privacy", "global", 'one of "none", "central", "local"'),
+        ("clipping-norm", 0.0, "greater than 0"),
+        ("noise-multiplier", 0.0, "at least 0.001"),
+        ("delta", 0.0, "greater than 0"),
+        ("delta", 1.0, "less than 1"),
+    ],
+)
+def test_values_out_of_range(key, wrong, allowed):
+    with pytest.raises(ConfigError, match=f"^{key}=.*{allowed}"):
+        read_run_config({key: wrong})

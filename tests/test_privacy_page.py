@@ -1,0 +1,64 @@
+"""docs/privacy.md lists what a node sends: no more, no less than the client app really does."""
+
+from typing import Any
+
+import pytest
+from helpers import REPOSITORY, Federation, node_id
+
+import client_app
+from strategies import METHODS
+
+TENSORS = "every tensor of the model"
+Field = tuple[str, str, str]
+"""(message, record, field)"""
+
+NOT_SENT: dict[str, set[Field]] = {
+    "local": {("train", "metrics", "train-loss")},
+    "central": {("train", "metrics", "state-round")},  # FedDyn's, which it excludes
+}
+
+
+def listed() -> set[Field]:
+    """The rows of the page's first table."""
+    page = (REPOSITORY / "docs" / "privacy.md").read_text()
+    section = page.partition("## What a node sends\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    fields = [tuple(cell.strip().strip("`*") for cell in row[:3]) for row in rows[2:]]
+    assert len(fields) == len(set(fields))
+    return set(fields)  # type: ignore[arg-type]
+
+
+def sent(built: Federation) -> set[Field]:
+    """What all replies of a federation held."""
+    found: set[Field] = set()
+    for reply in built.grid.received:
+        kind = reply.metadata.message_type
+        if reply.has_error():
+            found |= {("any", "error", field.lstrip("_")) for field in vars(reply.error)}
+            continue
+        for name, record in reply.content.items():
+            if name == "arrays":
+                assert set(record) == set(built.strategy.global_model)
+                found.add((kind, name, TENSORS))
+            else:
+                found |= {(kind, name, key) for key in record}
+    return found
+
+
+@pytest.mark.parametrize("privacy", ["none", "central", "local"])
+def test_the_page_lists_what_is_sent(federation, privacy):
+    found: set[Field] = set()
+    kinds: set[str] = set()
+    for name, method in METHODS.items():
+        if privacy == "central" and method.strategy.needs_each_update:
+            continue
+        values: dict[str, Any] = {"privacy": privacy, "strategy": name, "run-name": name}
+        built = federation(**values, norm="batch-local", partition="dirichlet", alpha=0.3)
+        # A node that fails: its data would be those of a partition that does not exist.
+        built.grid.context(node_id(1)).node_config["partition-id"] = "mine"
+        built.run()
+        found |= sent(built)
+        kinds |= {m.metadata.message_type for m in built.grid.sent}
+    assert found == listed() - NOT_SENT.get(privacy, set())
+    # A handler that is added to the client app must be driven here, too.
+    assert {f"{kind}.default" for kind in kinds} == set(client_app.app._registered_funcs)
