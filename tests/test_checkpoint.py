@@ -191,7 +191,7 @@ def test_a_run_killed_after_its_last_checkpoint_is_completed(values, runs):
 
 
 def test_the_privacy_spent_before_is_not_forgotten(values, runs):
-    private = {**values, "privacy": "central", "fraction-train": 0.5}
+    private = {**values, "privacy": "central", "clipping-norm": 0.01, "fraction-train": 0.5}
     serve(private, crash_in=4)
     serve(resuming(private), run_id=8)
     serve({**private, "run-name": "whole"}, run_id=9)
@@ -272,6 +272,7 @@ OTHER_TEXTS = {
     "data-dir": "/elsewhere",
     "output-dir": "/elsewhere",
     "client-state-dir": "/elsewhere",
+    "privacy": "central",
 }
 
 
