@@ -201,11 +201,22 @@ class SuperLink:
             check=False,
         )
 
-    @contextlib.contextmanager
     def supernode(
         self, partition_id: int, num_partitions: int
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    ) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         """Connect a SuperNode that holds one part of the data set."""
+        return self._node(f"partition-id={partition_id} num-partitions={num_partitions}")
+
+    def hospital(self, path: Path) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+        """Connect a SuperNode that holds its own images."""
+        return self._node(f'data-path="{path}"')
+
+    def node_logs(self) -> str:
+        """What the SuperNodes have said so far."""
+        return "".join(log.read_text() for log in self.home.glob("flower-supernode-*.log"))
+
+    @contextlib.contextmanager
+    def _node(self, node_config: str) -> Iterator[subprocess.Popen[bytes]]:
         process = self.spawn(
             "flower-supernode",
             "--insecure",
@@ -214,7 +225,7 @@ class SuperLink:
             "--port",
             str(free_port()),
             "--node-config",
-            f"partition-id={partition_id} num-partitions={num_partitions}",
+            node_config,
         )
         try:
             yield process
