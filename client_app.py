@@ -1,7 +1,6 @@
 """Flower ClientApp: unpack a message, hand it to the method's trainer, pack the reply."""
 
-import os
-import sys
+import logging
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,51 +10,52 @@ from flwr.clientapp import ClientApp
 from fedadb_app import messages
 from fedadb_app.aggregation import all_finite
 from fedadb_app.config import RunConfig
-from fedadb_app.data import local_data
-from fedadb_app.data.sources import open_dataset
-from fedadb_app.errors import DataError
+from fedadb_app.data import PartitionClaim, client_data, image_schema
+from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import LocalTask, choose_device
-from fedadb_app.memory import keep_freed_memory
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
+from fedadb_app.process import keep_freed_memory, start_ray_in
 from strategies import METHODS, read_run_config
 from strategies.local_privacy import local_privacy
 
+logger = logging.getLogger("flwr.fedadb")
+
 app = ClientApp()
 keep_freed_memory()
-
-if Path(sys.argv[0]).stem == "flwr-simulation":
-    # Ray's workers import this module by its name and look first in the folder in which this
-    # process starts Ray: that of the user's first `flwr run`, with whatever client_app.py lies
-    # there. Flower loads this module before it starts Ray, so move to the bundle.
-    os.chdir(Path(__file__).parent)
+start_ray_in(Path(__file__).parent)
 
 
 @app.query()
+@messages.or_refuse
 def identify(message: Message, context: Context) -> Message:
-    """Say which partition this node holds."""
-    return messages.identity_reply(message, context)
+    """Say which data this node holds, once they have been found usable."""
+    config, _, _ = read_run_config(context.run_config)
+    held = messages.configured_data(context, config)
+    schema = image_schema(config)
+    if isinstance(held, PartitionClaim):
+        return messages.identity_reply(message, held)
+    data = client_data(config, held, choose_device(config.device))
+    counts = dict(zip(schema.class_names, data.train.class_counts.tolist(), strict=True))
+    logger.info("training samples, on this node: %s; held out: %d", counts, len(data.held_out))
+    return messages.identity_reply(message, data.counts)
 
 
 @app.train(mods=[local_privacy])
+@messages.or_refuse
 def train(message: Message, context: Context) -> Message:
     """Train the received model on this client's samples."""
     config, method, params = read_run_config(context.run_config)
-    claim = messages.partition_claim(context)
-    if claim is None:
-        raise DataError(
-            "this SuperNode has no data: start it with "
-            "--node-config 'partition-id=0 num-partitions=3' (its part of dataset="
-            f'"{config.dataset}")'
-        )
+    held = messages.configured_data(context, config)
     device = choose_device(config.device)
-    data = local_data(config, claim.partition_id, claim.num_partitions, device)
+    data = client_data(config, held, device).train
     global_model, instruction = messages.read_train(message)
     model = _worker_model(config).to(device)
     model.load_state_dict(global_model)
-    memory = messages.client_state(context, config, claim.partition_id, instruction)
+    client = held.partition_id if isinstance(held, PartitionClaim) else context.node_id
+    memory = messages.client_state(context, config, client, instruction)
     state_round, state = memory.read(instruction.server_round)
     task = LocalTask(
-        client=claim.partition_id,
+        client=client,
         server_round=instruction.server_round,
         num_rounds=instruction.num_rounds,
         learning_rate=instruction.learning_rate,
@@ -73,9 +73,25 @@ def train(message: Message, context: Context) -> Message:
     return messages.train_reply(message, model.state_dict(), len(data), metrics, recalled)
 
 
+@app.evaluate()
+@messages.or_refuse
+def evaluate_model(message: Message, context: Context) -> Message:
+    """Evaluate the received model on this client's held-out samples."""
+    config, _, _ = read_run_config(context.run_config)
+    device = choose_device(config.device)
+    data = client_data(config, messages.configured_data(context, config), device).held_out
+    server_round, received = messages.read_evaluate(message)
+    model = _worker_model(config).to(device)
+    model.load_state_dict(received)
+    found = evaluate(model, data, config)
+    classes = zip(image_schema(config).class_names, found.correct, found.total, strict=True)
+    per_class = ", ".join(f"{name} {right} of {all_}" for name, right, all_ in classes if all_)
+    logger.info("round %d, correct on this node: %s", server_round, per_class)
+    return messages.evaluate_reply(message, found)
+
+
 @lru_cache(maxsize=1)
 def _worker_model(config: RunConfig) -> ImageClassifier:
     """Build the model once a process; every message loads its own weights into it."""
-    dataset = open_dataset(config.dataset, config.data_dir)
-    spec = ModelSpec.of(config, dataset)
+    spec = ModelSpec.of(config, image_schema(config))
     return build_classifier(spec, config.seed, METHODS[config.strategy].heads)

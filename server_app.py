@@ -8,12 +8,10 @@ from flwr.supercore.exit import add_exit_handler
 
 from fedadb_app import messages
 from fedadb_app.checkpoint import checkpoint_to_resume
-from fedadb_app.data import partition_of
-from fedadb_app.data.sources import open_dataset
-from fedadb_app.errors import NodeError
+from fedadb_app.data import image_schema, partition_of, server_dataset
 from fedadb_app.local_training import choose_device
-from fedadb_app.memory import keep_freed_memory
 from fedadb_app.models import ModelSpec, build_classifier
+from fedadb_app.process import keep_freed_memory
 from fedadb_app.results import RunFolder
 from strategies import read_run_config
 from strategies.base import ServerRun
@@ -35,30 +33,26 @@ def main(grid: Grid, context: Context) -> None:
         add_exit_handler(folder.stop)  # `flwr stop` ends the process without telling this thread
         logger.info("results: %s", folder.path)
         folder.write_config(config, params.model_dump(by_alias=True))
-        dataset = open_dataset(config.dataset, config.data_dir, download=True)
+        dataset, schema = server_dataset(config), image_schema(config)
         roster = Roster(config)
         roster.gather(grid)
-        if roster.without_data:
-            raise NodeError(
-                f"SuperNode {roster.without_data[0]} holds no part of the data set: start it with "
-                f"--node-config 'partition-id=0 num-partitions=3' (its part, of so many)"
-            )
-        partition = partition_of(config, roster.num_clients)
-        folder.write_partition(partition, config, dataset)
+        partition = None
+        if dataset and not config.own_data:
+            partition = partition_of(config, roster.num_clients)
+            folder.write_partition(partition, config, dataset)
 
-        spec = ModelSpec.of(config, dataset)
+        spec = ModelSpec.of(config, schema)
         model = build_classifier(spec, config.seed, method.heads).to(device)
         logger.info(
-            "%s on %s (%d training images, %d clients), %s, device=%s",
+            "%s on %s (%d clients), %s, device=%s",
             method.title,
-            dataset.name,
-            len(dataset.train_labels),
+            config.dataset,
             roster.num_clients,
             spec.architecture,
             device,
         )
         strategy = method.strategy(
-            ServerRun(config, model, dataset, partition, folder), roster, params
+            ServerRun(config, model, schema, dataset, partition, folder), roster, params
         )
         try:
             strategy.start(

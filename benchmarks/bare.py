@@ -25,7 +25,7 @@ from strategies.base import draw_participants
 def build(config: RunConfig) -> ImageClassifier:
     """Return the app's model with its one head."""
     dataset = open_dataset(config.dataset, config.data_dir)
-    return build_classifier(ModelSpec.of(config, dataset), config.seed)
+    return build_classifier(ModelSpec.of(config, dataset.schema), config.seed)
 
 
 def train(

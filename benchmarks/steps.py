@@ -17,7 +17,7 @@ from rich.table import Table
 from benchmarks.bare import train
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
 from fedadb_app.config import RunConfig
-from fedadb_app.data import local_data
+from fedadb_app.data import PartitionClaim, client_data, whole_test_part
 from fedadb_app.data.batches import normalise
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.evaluation import evaluate
@@ -55,8 +55,8 @@ def main(
     )
     where = choose_device(device)
     source = open_dataset(config.dataset, config.data_dir)
-    data = local_data(config, client, clients, where)
-    spec = ModelSpec.of(config, source)
+    data = client_data(config, PartitionClaim(client, clients), where).train
+    spec = ModelSpec.of(config, source.schema)
 
     def bare() -> None:
         images = normalise(torch.from_numpy(source.train_images[data.positions.numpy()]), where)
@@ -86,7 +86,7 @@ def main(
         return run
 
     def evaluates() -> None:
-        evaluate(server, source.test_images, source.test_labels, source.num_classes, config)
+        evaluate(server, whole_test_part(source, where), config)
 
     jobs = {
         "bare loop": bare,

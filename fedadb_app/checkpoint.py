@@ -54,7 +54,7 @@ class Facts(BaseModel):
     config : dict[str, Scalar]
         Every effective value of the run configuration, the method's own included.
     partition : str
-        The hash of who holds what.
+        The hash of who holds what; empty where nodes have their own data.
     state_rounds : dict[int, int]
         Client -> the last round in which it took part, for clients that keep a state.
     rounds_drawn : dict[int, int]

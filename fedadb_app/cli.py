@@ -257,8 +257,8 @@ def read_grid(
             "seed": cell.seed,
         }
         config, _, _ = read_run_config({**defaults, **values, **own_values})
-        if config.evaluate == "none":
-            raise ConfigError('evaluate="none" leaves nothing to compare')
+        if not config.server_evaluates:
+            raise ConfigError(f'evaluate="{config.evaluate}" leaves the server nothing to compare')
     return grid
 
 

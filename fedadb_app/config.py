@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedadb_app.errors import ConfigError
 
 Scalar = bool | int | float | str
+ONLY_NODES = "nodes"
+"""The value of ``dataset`` with which nobody but the nodes has data."""
+
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
@@ -52,9 +55,18 @@ class RunConfig(Settings):
     data_dir: str = ""
     partition: Literal["dirichlet", "iid"] = "dirichlet"
     alpha: PositiveFloat = 0.1
+    classes: str = ""
+    image_shape: Annotated[
+        str,
+        Field(
+            pattern=r"^([13]x[1-9]\d*x[1-9]\d*)?$",
+            description='channels (1 or 3), height and width, as in "3x28x28"',
+        ),
+    ] = ""
 
     num_server_rounds: PositiveInt = 20
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
+    fraction_evaluate: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     model: Literal["auto", "lenet", "cnn", "resnet18"] = "auto"
     norm: Literal["batch", "batch-local", "group"] = "batch"
@@ -76,7 +88,7 @@ class RunConfig(Settings):
     ] = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
 
-    evaluate: Literal["server", "none"] = "server"
+    evaluate: Literal["server", "clients", "both", "none"] = "server"
     evaluate_every: PositiveInt = 1
     output_dir: str = ""
     run_name: Annotated[
@@ -94,6 +106,8 @@ class RunConfig(Settings):
     node_timeout: PositiveFloat = 120.0
     round_timeout: PositiveFloat = 3600.0
     min_success_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
+    max_examples: PositiveInt = 1_000_000
+    max_relative_update: Annotated[float, Field(ge=0)] = 100.0
 
     privacy: Literal["none", "central", "local"] = "none"
     clipping_norm: PositiveFloat = 1.0
@@ -111,6 +125,53 @@ class RunConfig(Settings):
         if self.run_name in {".", ".."}:
             raise ValueError(f'run-name="{self.run_name}" is not a folder name')
         return self
+
+    @model_validator(mode="after")
+    def _federation_of_nodes(self) -> Self:
+        names = self.class_names
+        if "" in names or len(set(names)) < len(names) or len(names) == 1:
+            raise ValueError(
+                f'classes="{self.classes}" is not allowed: expected at least two different names '
+                f'with commas between, as in "benign,malignant"'
+            )
+        only_nodes = self.dataset == ONLY_NODES
+        if bool(names) != bool(self.image_shape) or (only_nodes and not names):
+            raise ValueError(
+                'nodes with their own data, as dataset="nodes" expects them, need both '
+                'classes="..." and image-shape="...": what all their images have in common'
+            )
+        if only_nodes and self.server_evaluates:
+            raise ValueError(
+                f'evaluate="{self.evaluate}" needs a data set on the server, which dataset="nodes" '
+                f'says there is not: use evaluate="clients" or "none"'
+            )
+        return self
+
+    @property
+    def own_data(self) -> bool:
+        """Whether each node holds its own images, and no part of ``dataset``."""
+        return bool(self.classes)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What ``classes`` lists; empty where it says nothing."""
+        return tuple(name.strip() for name in self.classes.split(",")) if self.classes else ()
+
+    @property
+    def image_size(self) -> tuple[int, int, int]:
+        """Channels, height and width of ``image-shape``."""
+        channels, height, width = map(int, self.image_shape.split("x"))
+        return channels, height, width
+
+    @property
+    def server_evaluates(self) -> bool:
+        """Whether the server evaluates on its test set."""
+        return self.evaluate in {"server", "both"}
+
+    @property
+    def clients_evaluate(self) -> bool:
+        """Whether clients hold samples out and evaluate on them."""
+        return self.evaluate in {"clients", "both"}
 
     def learning_rate_at(self, server_round: int) -> float:
         """Return eta_t = eta_0 * decay^(t-1), constant within round t (1-based)."""

@@ -1,4 +1,4 @@
-"""Accuracy of the global model on the whole global test set."""
+"""Accuracy of the global model on a test set: the server's, or what a client holds out."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from fedadb_app.config import RunConfig
-from fedadb_app.data.batches import normalise
+from fedadb_app.data.batches import Batch, LocalData
 from fedadb_app.local_training import autocast
 from fedadb_app.models import ImageClassifier
 
@@ -41,13 +41,7 @@ class Evaluation:
             return [float(a) for a in 100 * self.correct / self.total]
 
 
-def evaluate(
-    model: ImageClassifier,
-    images: npt.NDArray[np.uint8],
-    labels: npt.NDArray[np.int64],
-    num_classes: int,
-    config: RunConfig,
-) -> Evaluation:
+def evaluate(model: ImageClassifier, data: LocalData, config: RunConfig) -> Evaluation:
     """Evaluate the model's evaluated head in evaluation mode, in file order.
 
     With ``norm="batch-local"`` accuracy depends on the make-up of the test batches, so these have
@@ -57,31 +51,26 @@ def evaluate(
     ----------
     model : ImageClassifier
         Left in evaluation mode.
-    images : numpy.ndarray
-        uint8, ``(N, channels, height, width)``.
-    labels : numpy.ndarray
-        int64, ``(N,)``.
-    num_classes : int
-        C.
+    data : LocalData
+        At least one sample.
     config : RunConfig
         For ``norm``, ``batch-size`` and ``precision``.
     """
-    device = next(model.parameters()).device
-    order = np.arange(len(labels))
+    order = torch.arange(len(data))
     size = model.evaluation_batch
     if config.norm == "batch-local":
-        order = np.random.Generator(np.random.PCG64(0)).permutation(len(labels))
-        size = config.batch_size
-    correct = np.zeros(num_classes, np.int64)
+        fixed = np.random.Generator(np.random.PCG64(0)).permutation(len(data))
+        order, size = torch.from_numpy(fixed), config.batch_size
+    correct = np.zeros(data.num_classes, np.int64)
     loss = 0.0
     model.eval()
-    with torch.inference_mode(), autocast(config, device):
-        for start in range(0, len(labels), size):
-            rows = order[start : start + size]
-            truth = torch.from_numpy(labels[rows]).to(device)
-            logits = model(normalise(torch.from_numpy(images[rows]), device)).float()
+    with torch.inference_mode(), autocast(config, data.device):
+        for rows in torch.split(order, size):
+            batch = Batch(data, rows, flipped=torch.zeros(len(rows), dtype=torch.bool))
+            truth = batch.labels
+            logits = model(batch.images).float()
             loss += float(F.cross_entropy(logits, truth, reduction="sum"))
             right = truth[logits.argmax(dim=1) == truth]
-            correct += torch.bincount(right, minlength=num_classes).cpu().numpy()
-    total = np.bincount(labels, minlength=num_classes).astype(np.int64)
-    return Evaluation(correct, total, loss / len(labels))
+            correct += torch.bincount(right, minlength=data.num_classes).cpu().numpy()
+    total = data.class_counts.cpu().numpy()
+    return Evaluation(correct, total, loss / len(data))

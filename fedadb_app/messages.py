@@ -2,36 +2,51 @@
 
 A train message holds ``arrays`` (the model, one ArrayRecord, so that Flower's privacy mods stay
 usable), ``config`` (round, rounds, learning rate) and one ConfigRecord for each attachment of the
-method, with its tensors as safetensors bytes. A reply holds ``arrays`` and ``metrics``. Nothing
-that describes a client's labels leaves the client.
+method, with its tensors as safetensors bytes. A reply holds ``arrays`` and ``metrics``. An
+evaluate message holds ``arrays`` and ``config``, its reply ``metrics``. A node that cannot do what
+it is asked answers with one sentence. Nothing that describes a client's labels leaves the client.
 """
 
+import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import wraps
+from pathlib import Path
 from typing import cast
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from safetensors.torch import load, save
 
 from fedadb_app.aggregation import ClientUpdate, all_finite
 from fedadb_app.client_state import Ancestor, StateFolder
 from fedadb_app.config import RunConfig
-from fedadb_app.errors import DataError
+from fedadb_app.data import PartitionClaim, SampleCounts
+from fedadb_app.errors import DataError, FedADBError
+from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.models import StateDict
 
+logger = logging.getLogger("flwr.fedadb")
+
 _ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity"
 _TENSORS, _STATE, _STATE_ROUND = "tensors", "client-state", "state-round"
-_PARTITION_ID, _NUM_PARTITIONS = "partition-id", "num-partitions"
+_DATA_PATH, _PARTITION_ID, _NUM_PARTITIONS = "data-path", "partition-id", "num-partitions"
 _ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
 _ANCESTORS, _LAST_ROUNDS = "ancestors", "last-rounds"
 _NUM_EXAMPLES = "num-examples"
+_NUM_HELD_OUT, _NUM_CORRECT, _LOSS = "num-held-out", "num-correct", "loss"
+
+_REFUSED = 1000  # code of an error that the app itself answers with; Flower's own are small
 
 
 class UnusableReplyError(Exception):
     """A reply cannot be used; the message is the reason, for the log."""
+
+
+class RefusalError(UnusableReplyError):
+    """The node does not, or no longer, hold the data that it stated; someone must look there."""
 
 
 @dataclass(frozen=True)
@@ -45,65 +60,100 @@ class Instruction:
     ancestors: Sequence[Ancestor] = ()  # the runs that this one continues
 
 
-@dataclass(frozen=True)
-class PartitionClaim:
-    """Which part of a public data set a node holds: part `partition_id` of `num_partitions`."""
+Claim = PartitionClaim | SampleCounts
+"""What a node says it holds: a part of the public data set, or so many samples of its own."""
 
-    partition_id: int
-    num_partitions: int
+_CLAIM_KEYS: Mapping[type[Claim], tuple[str, str]] = {
+    PartitionClaim: (_PARTITION_ID, _NUM_PARTITIONS),
+    SampleCounts: (_NUM_EXAMPLES, _NUM_HELD_OUT),
+}
 
 
-def partition_claim(context: Context) -> PartitionClaim | None:
-    """Read a node's claim from its ``--node-config`` (the simulation sets it itself)."""
-    config = context.node_config
-    if _PARTITION_ID not in config or _NUM_PARTITIONS not in config:
-        return None
-    claim = (config[_PARTITION_ID], config[_NUM_PARTITIONS])
+def configured_data(context: Context, config: RunConfig) -> PartitionClaim | Path:
+    """Read from a node's ``--node-config`` which data it holds (the simulation sets it itself).
+
+    Raises
+    ------
+    DataError
+        If it lacks what the run needs, or it is malformed.
+    """
+    node = context.node_config
+    if config.own_data:
+        path = node.get(_DATA_PATH, "")
+        if not isinstance(path, str) or not Path(path).expanduser().is_absolute():
+            raise DataError(
+                f'--node-config: {_DATA_PATH}="{path}" is not the absolute path of its own '
+                f"images; start the SuperNode with --node-config '{_DATA_PATH}=\"/data/hospital\"'"
+            )
+        return Path(path).expanduser()
+    if _PARTITION_ID not in node or _NUM_PARTITIONS not in node:
+        raise DataError(
+            f"this SuperNode has no data: start it with --node-config "
+            f"'{_PARTITION_ID}=0 {_NUM_PARTITIONS}=3' (its part of dataset=\"{config.dataset}\"), "
+            f"or give the run the classes and image-shape of the nodes' own data"
+        )
+    claim = (node[_PARTITION_ID], node[_NUM_PARTITIONS])
     if not all(type(value) is int for value in claim):
         raise DataError(
             f"--node-config: {_PARTITION_ID}={claim[0]} and {_NUM_PARTITIONS}={claim[1]} must be "
             f"whole numbers"
         )
-    return PartitionClaim(int(claim[0]), int(claim[1]))
+    part, parts = int(claim[0]), int(claim[1])
+    if not 0 <= part < parts:
+        raise DataError(
+            f"--node-config: {_PARTITION_ID}={part} is none of the parts 0 to {parts - 1} of "
+            f"{_NUM_PARTITIONS}={parts}"
+        )
+    return PartitionClaim(part, parts)
 
 
 # --- who are you ----------------------------------------------------------------------------
 
 
 def identity_query(node_id: int) -> Message:
-    """Ask a node which partition it holds."""
+    """Ask a node which data it holds."""
     return Message(RecordDict(), dst_node_id=node_id, message_type="query")
 
 
-def identity_reply(message: Message, context: Context) -> Message:
-    """Answer `identity_query`; a node with its own data has no partition."""
-    claim = partition_claim(context)
-    record = ConfigRecord()
-    if claim is not None:
-        record = ConfigRecord(
-            {_PARTITION_ID: claim.partition_id, _NUM_PARTITIONS: claim.num_partitions}
-        )
-    return Message(RecordDict({_IDENTITY: record}), reply_to=message)
+def identity_reply(message: Message, claim: Claim) -> Message:
+    """Answer `identity_query`."""
+    numbers = dict(zip(_CLAIM_KEYS[type(claim)], astuple(claim), strict=True))
+    return Message(RecordDict({_IDENTITY: ConfigRecord(numbers)}), reply_to=message)
 
 
-def read_identity(reply: Message) -> PartitionClaim | None:
-    """Read a node's answer.
+def read_identity(reply: Message, kind: type[Claim]) -> Claim:
+    """Read a node's answer, a claim of that kind.
 
     Raises
     ------
     UnusableReplyError
-        If the node answered with an error, or with something else than its identity.
+        If the node answered with an error, or with something else than such a claim.
     """
     _refuse_error(reply)
-    record = reply.content.config_records.get(_IDENTITY)
-    if record is None:
-        raise UnusableReplyError("the reply holds no identity")
-    if not record:
-        return None
-    partition_id, num_partitions = record.get(_PARTITION_ID), record.get(_NUM_PARTITIONS)
-    if not isinstance(partition_id, int) or not isinstance(num_partitions, int):
-        raise UnusableReplyError(f"its identity is no pair of whole numbers: {dict(record)}")
-    return PartitionClaim(partition_id, num_partitions)
+    record = reply.content.config_records.get(_IDENTITY, ConfigRecord())
+    first, second = (record.get(key) for key in _CLAIM_KEYS[kind])
+    if type(first) is not int or type(second) is not int:
+        raise UnusableReplyError(
+            f"its identity lacks whole numbers {' and '.join(_CLAIM_KEYS[kind])}: {dict(record)}"
+        )
+    return kind(first, second)
+
+
+def or_refuse(answer: Callable[[Message, Context], Message]) -> Callable[..., Message]:
+    """Turn an error that someone at the node must mend into a sentence, here and at the server."""
+
+    @wraps(answer)
+    def guarded(message: Message, context: Context) -> Message:
+        try:
+            return answer(message, context)
+        except FedADBError as error:
+            logger.error("this node cannot take part: %s", error)
+            # The name of a hospital's file may name a patient, and its folder is a label.
+            secret = isinstance(error, DataError) and _DATA_PATH in context.node_config
+            reason = "its data cannot be used; its own log says why" if secret else str(error)
+            return Message(Error(_REFUSED, reason), reply_to=message)
+
+    return guarded
 
 
 class Asked:
@@ -129,7 +179,7 @@ class Asked:
 def _refuse_error(reply: Message) -> None:
     if reply.has_error():
         reason = reply.error.reason or f"error code {reply.error.code} without a reason"
-        raise UnusableReplyError(reason)
+        raise (RefusalError if reply.error.code == _REFUSED else UnusableReplyError)(reason)
 
 
 # --- train ----------------------------------------------------------------------------------
@@ -222,18 +272,15 @@ def read_train_reply(
     ------
     UnusableReplyError
         If it is an error, lacks something, has other tensors than the global model, holds a
-        value that is not finite, or claims another number of samples than it holds.
+        value that is not finite, or claims another number of samples than it holds (the last, and
+        a refusal, as a `RefusalError`).
     """
     _refuse_error(reply)
     content = reply.content
     if _ARRAYS not in content.array_records or _METRICS not in content.metric_records:
         raise UnusableReplyError("the reply holds no model or no metrics")
     metrics = dict(content.metric_records[_METRICS])
-    num_examples = metrics.pop(_NUM_EXAMPLES, None)
-    if not isinstance(num_examples, int) or num_examples != num_samples:
-        raise UnusableReplyError(
-            f"num-examples={num_examples}, but this client holds {num_samples} samples"
-        )
+    num_examples = _check_count(metrics.pop(_NUM_EXAMPLES, None), num_samples)
     state_round = metrics.pop(_STATE_ROUND, None)
     if not isinstance(state_round, int | None) or (state_round or 0) < 0:
         raise UnusableReplyError(f"{_STATE_ROUND}={state_round} is no round")
@@ -262,6 +309,72 @@ def read_train_reply(
     if not all(math.isfinite(v) for v in scalars.values()):
         raise UnusableReplyError(f"its metrics are not finite: {scalars}")
     return ClientUpdate(client, model, num_examples, scalars, state_round)
+
+
+def _check_count(claimed: object, held: int) -> int:
+    if type(claimed) is not int or claimed != held:
+        raise RefusalError(f"num-examples={claimed}, but this client holds {held} samples")
+    return claimed
+
+
+# --- evaluate -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClientEvaluation:
+    """What a client found on its held-out samples: how many it classified, and its mean loss."""
+
+    num_examples: int
+    num_correct: int
+    loss: float
+
+
+def evaluate_content(server_round: int, arrays: ArrayRecord) -> RecordDict:
+    """Pack the model that clients evaluate."""
+    return RecordDict({_ARRAYS: arrays, _CONFIG: ConfigRecord({_ROUND: server_round})})
+
+
+def evaluate_message(content: RecordDict, node_id: int) -> Message:
+    """Address it to one node."""
+    return Message(content, dst_node_id=node_id, message_type="evaluate")
+
+
+def read_evaluate(message: Message) -> tuple[int, StateDict]:
+    """Unpack an evaluate message on the client: the round and the model."""
+    server_round = cast(int, message.content.config_records[_CONFIG][_ROUND])
+    return server_round, to_state_dict(message.content.array_records[_ARRAYS])
+
+
+def evaluate_reply(message: Message, found: Evaluation) -> Message:
+    """Pack counts and the loss; what is known per class stays on the client."""
+    metrics = MetricRecord(
+        {
+            _NUM_EXAMPLES: int(found.total.sum()),
+            _NUM_CORRECT: int(found.correct.sum()),
+            _LOSS: found.loss,
+        }
+    )
+    return Message(RecordDict({_METRICS: metrics}), reply_to=message)
+
+
+def read_evaluate_reply(reply: Message, num_samples: int) -> ClientEvaluation:
+    """Unpack and check a client's counts on the server.
+
+    Raises
+    ------
+    UnusableReplyError
+        If it is an error, counts other samples than the client holds out, or the loss is not
+        finite.
+    """
+    _refuse_error(reply)
+    metrics = reply.content.metric_records.get(_METRICS, MetricRecord())
+    total = _check_count(metrics.get(_NUM_EXAMPLES), num_samples)
+    correct, loss = metrics.get(_NUM_CORRECT), metrics.get(_LOSS)
+    if type(correct) is not int or not 0 <= correct <= total:
+        raise UnusableReplyError(f"num-correct={correct} of {total} samples")
+    if not isinstance(loss, float) or not math.isfinite(loss):
+        raise UnusableReplyError(f"its loss is {loss}")
+    return ClientEvaluation(total, correct, loss)
 
 
 # --- a client's memory ------------------------------------------------------------------------

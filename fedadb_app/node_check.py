@@ -11,7 +11,7 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
-import numpy as np
 import psutil
 import torch
 from cryptography import x509
@@ -40,9 +39,9 @@ from packaging.specifiers import SpecifierSet
 from fedadb_app import messages
 from fedadb_app.certificates import open_to_others
 from fedadb_app.config import RunConfig, Scalar
-from fedadb_app.data import local_data
-from fedadb_app.data.sources import cache_folder, open_dataset
-from fedadb_app.errors import ConfigError, CredentialError, DataError, FedADBError, NodeError
+from fedadb_app.data import client_data, image_schema
+from fedadb_app.data.sources import cache_folder
+from fedadb_app.errors import ConfigError, CredentialError, FedADBError, NodeError
 from fedadb_app.local_training import choose_device
 
 GIB = 2**30
@@ -185,31 +184,17 @@ def check_device(settings: NodeSettings) -> str:
 
 def check_data(settings: NodeSettings) -> str:
     """Open the node's samples as its ClientApp does, and count them per class."""
-    shape, class_names, counts = _open_data(settings)
-    channels, height, width = shape
-    per_class = ", ".join(f"{n} {c}" for n, c in zip(class_names, counts, strict=True))
+    config = settings.config
+    context = Context(0, 0, dict(settings.node_config), RecordDict(), {})
+    data = client_data(config, messages.configured_data(context, config), torch.device("cpu"))
+    schema = image_schema(config)
+    channels, height, width = schema.image_shape
+    counts = zip(schema.class_names, data.train.class_counts.tolist(), strict=True)
+    per_class = ", ".join(f"{name} {count}" for name, count in counts)
     return (
-        f"{sum(counts)} training images of {height}x{width} pixels and {channels} channel(s); "
-        f"per class: {per_class}"
+        f"{len(data.train)} training images of {height}x{width} pixels and {channels} channel(s); "
+        f"per class: {per_class}; held out: {len(data.held_out)}"
     )
-
-
-def _open_data(settings: NodeSettings) -> tuple[tuple[int, int, int], Sequence[str], list[int]]:
-    """Return the images' shape, the class names, and the number of training samples per class."""
-    config, node_config = settings.config, dict(settings.node_config)
-    if "data-path" in node_config:
-        dataset = open_dataset(str(node_config["data-path"]), "")
-        counts = np.bincount(dataset.train_labels, minlength=dataset.num_classes)
-        return dataset.image_shape, dataset.class_names, counts.tolist()
-    claim = messages.partition_claim(Context(0, 0, node_config, RecordDict(), {}))
-    if claim is None or not 0 <= claim.partition_id < claim.num_partitions:
-        raise DataError(
-            '--node-config names no data: give data-path="/data/hospital", or partition-id (from '
-            "0) and num-partitions for a part of a public data set"
-        )
-    dataset = open_dataset(config.dataset, config.data_dir)
-    part = local_data(config, claim.partition_id, claim.num_partitions, torch.device("cpu"))
-    return dataset.image_shape, dataset.class_names, part.class_counts.tolist()
 
 
 def check_key(settings: NodeSettings) -> str:

@@ -20,6 +20,8 @@ from safetensors.torch import save_file
 from fedadb_app.checkpoint import Checkpoint
 from fedadb_app.client_state import Ancestor
 from fedadb_app.config import RunConfig, Scalar
+from fedadb_app.data import SampleCounts
+from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import ConfigError, FedADBError
@@ -230,6 +232,15 @@ class RunFolder:
         }
         self._write_json("partition.json", manifest)
 
+    def write_nodes(self, stated: Mapping[int, SampleCounts], schema: ImageSchema) -> None:
+        """Write which nodes take part, with nothing of their data but how much it is."""
+        self._identifying["clients"] = len(stated)
+        clients = [{"client": client, "size": stated[client].train} for client in sorted(stated)]
+        self._write_json(
+            "partition.json",
+            {"rule": "nodes", "classes": list(schema.class_names), "clients": clients},
+        )
+
     def add_round(self, record: RoundRecord, class_names: Sequence[str]) -> None:
         """Append a finished round and flush it to disk."""
         self._append("rounds.csv", record.row())
@@ -239,6 +250,7 @@ class RunFolder:
                 self._append("class_accuracy.csv", ["round", *class_names])
             cells = [_cell("accuracy", a) for a in record.class_accuracy]
             self._append("class_accuracy.csv", [str(record.round), *cells])
+        if not math.isnan(record.accuracy):
             self._accuracies.append(float(_cell("accuracy", record.accuracy)))
         for name, value in sorted(record.diagnostics.items()):
             if not (self.path / "diagnostics.csv").exists():

@@ -20,7 +20,7 @@ import math
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
@@ -30,9 +30,17 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from fedadb_app import messages
-from fedadb_app.aggregation import ClientUpdate, all_finite, sample_weights
+from fedadb_app.aggregation import (
+    ClientUpdate,
+    all_finite,
+    difference,
+    sample_weights,
+    squared_norm,
+)
 from fedadb_app.checkpoint import Checkpoint, Facts, effective_values
 from fedadb_app.config import RunConfig, Settings
+from fedadb_app.data import SampleCounts, partition_counts, whole_test_part
+from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import ConfigError, TrainingError
@@ -48,6 +56,7 @@ from strategies.roster import Roster
 logger = logging.getLogger("flwr.fedadb")
 
 P = TypeVar("P", bound=Settings)
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -88,28 +97,30 @@ class ServerRun:
         The shared run configuration.
     model : ImageClassifier
         A working copy on the server's device; its weights are loaded as needed.
-    dataset : ImageDataset
-        For evaluation and the shape of an input.
-    partition : Partition
-        Who holds what; a client that claims another number of samples is not believed.
+    schema : ImageSchema
+        Classes, and the shape of an input.
+    dataset : ImageDataset or None
+        For evaluation; None where nobody but the nodes has data.
+    partition : Partition or None
+        Who holds what of the data set; None where each node has its own data.
     folder : RunFolder
         Where rounds are recorded.
     """
 
     config: RunConfig
     model: ImageClassifier
-    dataset: ImageDataset
-    partition: Partition
+    schema: ImageSchema
+    dataset: ImageDataset | None
+    partition: Partition | None
     folder: RunFolder
-
-    @property
-    def num_examples(self) -> int:
-        """Training samples of the whole federation."""
-        return len(self.dataset.train_labels)
 
 
 def draw_participants(
-    seed: int, server_round: int, clients: Iterable[int], fraction: float
+    seed: int,
+    server_round: int,
+    clients: Iterable[int],
+    fraction: float,
+    stream: str = "participants",
 ) -> list[int]:
     """Draw a round's participants, at least one, from the sorted identities.
 
@@ -117,7 +128,7 @@ def draw_participants(
     """
     identities = sorted(clients)
     size = max(1, math.floor(len(identities) * fraction + 0.5))
-    rng = numpy_generator(seed, "participants", server_round)
+    rng = numpy_generator(seed, stream, server_round)
     return sorted(identities[i] for i in rng.choice(len(identities), size, replace=False))
 
 
@@ -171,6 +182,10 @@ class FederatedStrategy(Strategy, Generic[P]):
         self.record = RoundRecord(round=0)
         self._participants: dict[int, int] = {}  # node id -> client
         self._sent: list[Message] = []
+        self._broadcast = self.global_model
+        self._evaluators: dict[int, int] = {}  # node id -> client
+        self._nodes: dict[int, SampleCounts] = {}  # with their own data, that ever took part
+        self._dealt = None if run.partition is None else partition_counts(run.config, run.partition)
         self._mark = time.perf_counter()
         self._started = self._mark
         if run.folder.resumed is not None:
@@ -204,6 +219,18 @@ class FederatedStrategy(Strategy, Generic[P]):
         """Return what the run's folder keeps beside the final model, by file name."""
         return {}
 
+    # --- who holds how much -------------------------------------------------------------
+
+    @property
+    def counts(self) -> Mapping[int, SampleCounts]:
+        """Samples of every client: as dealt out, or as each node with its own data has stated."""
+        return self.roster.stated if self._dealt is None else self._dealt
+
+    @property
+    def num_examples(self) -> int:
+        """Training samples of all clients."""
+        return sum(held.train for held in self.counts.values())
+
     # --- a round, as Flower calls it ----------------------------------------------------
 
     def configure_train(
@@ -217,6 +244,9 @@ class FederatedStrategy(Strategy, Generic[P]):
         )
         self._mark = time.perf_counter()
         self.roster.refresh(grid)
+        if self.run.partition is None:
+            self._nodes |= self.roster.stated
+            self.run.folder.write_nodes(self._nodes, self.run.schema)
         clients = self.roster.nodes
         chosen = draw_participants(settings.seed, server_round, clients, settings.fraction_train)
         self._participants = {clients[client]: client for client in chosen}
@@ -238,7 +268,7 @@ class FederatedStrategy(Strategy, Generic[P]):
         content = messages.train_content(arrays, instruction)
         self.record.bytes_down = messages.content_bytes(content) * len(chosen)
         self._sent = [messages.train_message(content, node) for node in self._participants]
-        samples = [len(self.run.partition.indices[client]) for client in chosen]
+        samples = [self.counts[client].train for client in chosen]
         return largest_first(grid, self._sent, samples)
 
     def aggregate_train(
@@ -297,14 +327,57 @@ class FederatedStrategy(Strategy, Generic[P]):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask no client: evaluation is the server's (`evaluate_round`)."""
-        return []
+        """Ask clients that hold samples out to evaluate, where the configuration says so."""
+        settings = self.run.config
+        server_round = self.record.round
+        self._evaluators = {}
+        if not settings.clients_evaluate or not self._evaluation_due(server_round):
+            return []
+        self._mark = time.perf_counter()
+        clients, counts = self.roster.nodes, self.counts
+        able = [client for client in clients if counts[client].held_out]
+        if not able:
+            logger.warning("round %d: no connected client holds samples out", server_round)
+            return []
+        chosen = draw_participants(
+            settings.seed, server_round, able, settings.fraction_evaluate, "evaluators"
+        )
+        self._evaluators = {clients[client]: client for client in chosen}
+        evaluated = messages.to_arrays(self.evaluated_model())
+        content = messages.evaluate_content(server_round, evaluated)
+        self.record.bytes_down += messages.content_bytes(content) * len(chosen)
+        self._sent = [messages.evaluate_message(content, node) for node in self._evaluators]
+        return self._sent
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Nothing was asked."""
-        return None
+        """Add up what the clients counted: accuracy and loss over all their held-out samples."""
+        if not self._evaluators:
+            return None
+        server_round = self.record.round
+
+        def read(reply: Message, client: int) -> messages.ClientEvaluation:
+            return messages.read_evaluate_reply(reply, self.counts[client].held_out)
+
+        answers, failed = self._read_all(server_round, self._evaluators, replies, read)
+        record = self.record
+        record.diagnostics["evaluating_clients"] = len(answers)
+        record.diagnostics["evaluation_failures"] = len(failed)
+        record.seconds_evaluate += time.perf_counter() - self._mark
+        total = sum(answer.num_examples for answer in answers.values())
+        if not total:
+            logger.warning("round %d: no client could evaluate", server_round)
+            return None
+        correct = sum(answer.num_correct for answer in answers.values())
+        # In the order of identities, so that the sum does not depend on who was fastest.
+        losses = [answers[client].loss * answers[client].num_examples for client in sorted(answers)]
+        found = {"accuracy": 100 * correct / total, "loss": sum(losses) / total}
+        if self.run.config.server_evaluates:
+            record.diagnostics |= {f"{name}_clients": value for name, value in found.items()}
+        else:
+            record.accuracy, record.loss = found["accuracy"], found["loss"]
+        return MetricRecord({**found})
 
     def evaluate_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate on the whole test set where the configuration asks for it; close the round."""
@@ -312,37 +385,36 @@ class FederatedStrategy(Strategy, Generic[P]):
         if server_round == 0:  # Flower also asks before the first round
             return None
         del arrays  # `global_model` holds the same tensors
-        settings = self.run.config
-        last = server_round == settings.num_server_rounds
-        due = last or server_round % settings.evaluate_every == 0
-        if settings.evaluate == "server" and due:
+        dataset = self.run.dataset
+        if dataset and self.run.config.server_evaluates and self._evaluation_due(server_round):
             before = time.perf_counter()
-            found = self._evaluate(self.evaluated_model())
+            found = self._evaluate(self.evaluated_model(), dataset)
             for name, model in self.also_evaluated().items():
-                self.record.diagnostics[f"accuracy_{name}"] = self._evaluate(model).accuracy
+                accuracy = self._evaluate(model, dataset).accuracy
+                self.record.diagnostics[f"accuracy_{name}"] = accuracy
             self.record.accuracy, self.record.loss = found.accuracy, found.loss
             self.record.class_accuracy = found.class_accuracy
-            self.record.seconds_evaluate = time.perf_counter() - before
+            self.record.seconds_evaluate += time.perf_counter() - before
             if not math.isfinite(found.loss):
                 logger.warning("round %d: the test loss is %s", server_round, found.loss)
         self._close_round()
+        settings = self.run.config
         every = settings.checkpoint_every
-        if every and (last or server_round % every == 0):
+        if every and (server_round % every == 0 or server_round == settings.num_server_rounds):
             self._write_checkpoint()
-        if math.isnan(self.record.accuracy):
+        if not settings.server_evaluates or math.isnan(self.record.accuracy):
             return None
         return MetricRecord({"accuracy": self.record.accuracy, "loss": self.record.loss})
 
-    def _evaluate(self, model: StateDict) -> Evaluation:
-        dataset = self.run.dataset
+    def _evaluation_due(self, server_round: int) -> bool:
+        settings = self.run.config
+        last = server_round == settings.num_server_rounds
+        return last or server_round % settings.evaluate_every == 0
+
+    def _evaluate(self, model: StateDict, dataset: ImageDataset) -> Evaluation:
         self.run.model.load_state_dict(model)
-        return evaluate(
-            self.run.model,
-            dataset.test_images,
-            dataset.test_labels,
-            dataset.num_classes,
-            self.run.config,
-        )
+        device = next(self.run.model.parameters()).device
+        return evaluate(self.run.model, whole_test_part(dataset, device), self.run.config)
 
     def summary(self) -> None:
         """Log the method and its effective values."""
@@ -355,9 +427,44 @@ class FederatedStrategy(Strategy, Generic[P]):
 
     def _usable(self, server_round: int, replies: Iterable[Message]) -> list[ClientUpdate]:
         """Return the usable updates in identity order; log why the others are not."""
-        updates: list[ClientUpdate] = []
+
+        def read(reply: Message, client: int) -> ClientUpdate:
+            held = self.counts[client].train
+            update = messages.read_train_reply(reply, client, self.global_model, held)
+            self._refuse_outlier(update)
+            return update
+
+        answers, reasons = self._read_all(server_round, self._participants, replies, read)
+        updates = [answers[client] for client in sorted(answers)]
+        self.record.clients, self.record.failures = len(updates), len(reasons)
+        sampled = len(self._participants)
+        # Without the small allowance 7 % of 100 clients would be 7.000000000000001, so 8.
+        needed = max(1, math.ceil(self.run.config.min_success_fraction * sampled - 1e-9))
+        if len(updates) < needed:
+            self._close_round()
+            client, reason = min(reasons.items())
+            raise TrainingError(
+                f"round {server_round}: {len(updates)} of {sampled} clients gave a usable update, "
+                f"{needed} needed (min-success-fraction={self.run.config.min_success_fraction:g}); "
+                f"client {client}: {reason}"
+            )
+        return updates
+
+    def _read_all(
+        self,
+        server_round: int,
+        asked_clients: Mapping[int, int],
+        replies: Iterable[Message],
+        read: Callable[[Message, int], Answer],
+    ) -> tuple[dict[int, Answer], dict[int, str]]:
+        """Return what each client answered, and, logged, why the others' answers are unusable.
+
+        `asked_clients` maps the node ids in ``_sent`` to clients; `read` reads a client's reply, or
+        raises an `UnusableReplyError`.
+        """
+        answers: dict[int, Answer] = {}
         silent = f"no reply within round-timeout={self.run.config.round_timeout:g} s"
-        reasons = dict.fromkeys(self._participants.values(), silent)
+        reasons = dict.fromkeys(asked_clients.values(), silent)
         answered: set[int] = set()
         asked = messages.Asked(self._sent)
         for reply in replies:
@@ -371,34 +478,37 @@ class FederatedStrategy(Strategy, Generic[P]):
                 )
                 continue
             answered.add(node)
-            client = self._participants[node]
+            client = asked_clients[node]
             try:
-                held = len(self.run.partition.indices[client])
-                update = messages.read_train_reply(reply, client, self.global_model, held)
+                answers[client] = read(reply, client)
             except messages.UnusableReplyError as error:
                 reasons[client] = _in_one_line(str(error))
+                if isinstance(error, messages.RefusalError):
+                    self.roster.doubt(node, reasons[client])
+                    reasons[client] += "; it is left out until it has answered anew"
                 continue
             del reasons[client]
-            updates.append(update)
             self.record.bytes_up += messages.content_bytes(reply.content)
         for client, reason in sorted(reasons.items()):
             logger.warning("round %d: client %d failed: %s", server_round, client, reason)
-        self.record.clients, self.record.failures = len(updates), len(reasons)
-        sampled = len(self._participants)
-        # Without the small allowance 7 % of 100 clients would be 7.000000000000001, so 8.
-        needed = max(1, math.ceil(self.run.config.min_success_fraction * sampled - 1e-9))
-        if len(updates) < needed:
-            self._close_round()
-            client, reason = min(reasons.items())
-            raise TrainingError(
-                f"round {server_round}: {len(updates)} of {sampled} clients gave a usable update, "
-                f"{needed} needed (min-success-fraction={self.run.config.min_success_fraction:g}); "
-                f"client {client}: {reason}"
+        return answers, reasons
+
+    def _refuse_outlier(self, update: ClientUpdate) -> None:
+        """Refuse ||theta_k - theta_sent|| > c ||theta_sent||, over all floating-point tensors."""
+        factor = self.run.config.max_relative_update  # c; 0: no such rule
+        if not factor:
+            return
+        floats = {n: t for n, t in self._broadcast.items() if t.is_floating_point()}
+        moved = math.sqrt(squared_norm(difference(update.arrays, floats, floats)))
+        size = math.sqrt(squared_norm(floats))
+        if moved > factor * size:
+            raise messages.UnusableReplyError(
+                f"its update has the norm {moved:.4g}, more than max-relative-update={factor:g} "
+                f"times that of the model it was sent, {size:.4g}"
             )
-        return sorted(updates, key=lambda update: update.client)
 
     def _close_round(self) -> None:
-        self.run.folder.add_round(self.record, self.run.dataset.class_names)
+        self.run.folder.add_round(self.record, self.run.schema.class_names)
         seconds = time.perf_counter() - self._started
         rounds = self.run.config.num_server_rounds
         done = self.record.round - self.run.folder.finished_rounds
@@ -422,7 +532,7 @@ class FederatedStrategy(Strategy, Generic[P]):
             run_id=folder.run_id,
             ancestors=folder.ancestors,
             config=effective_values(run.config, self.params),
-            partition=run.partition.hash,
+            partition=self._partition_hash(),
             state_rounds=self.state_rounds,
             rounds_drawn=dict(self.rounds_drawn),
             tables=folder.tables(),
@@ -430,11 +540,15 @@ class FederatedStrategy(Strategy, Generic[P]):
         )
         Checkpoint(facts, self.global_model, self.state).write(folder.path)
 
+    def _partition_hash(self) -> str:
+        """Tell one partition from another; of nodes with their own data nothing is known."""
+        return self.run.partition.hash if self.run.partition else ""
+
     def _resume(self, checkpoint: Checkpoint) -> None:
         facts, config = checkpoint.facts, self.run.config
         named = f'resume-from="{config.resume_from}"'
         shapes = [{n: t.shape for n, t in m.items()} for m in (checkpoint.model, self.global_model)]
-        if facts.partition != self.run.partition.hash or shapes[0] != shapes[1]:
+        if facts.partition != self._partition_hash() or shapes[0] != shapes[1]:
             raise ConfigError(
                 f"{named}: the data, or how the clients share them, are not those of that run; a "
                 f"resumed run needs the same data and as many clients"

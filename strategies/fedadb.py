@@ -135,8 +135,8 @@ class FedADB(FedAvg[FedADBParams]):
         run.model.load_state_dict(self.global_model)
         self.anchors = generate_anchors(
             run.model,
-            run.dataset.num_classes,
-            run.dataset.image_shape,
+            run.schema.num_classes,
+            run.schema.image_shape,
             self.params.anchor_settings(),
             torch_generator(run.config.seed, "anchors", server_round),
         )

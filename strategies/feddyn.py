@@ -88,7 +88,7 @@ class FedDyn(FedAvg[FedDynParams]):
 
     def attachments(self, server_round: int) -> Mapping[str, Attachment]:
         """Send the mean n_k, by which the official variant scales alpha."""
-        mean = self.run.num_examples / self.roster.num_clients
+        mean = self.num_examples / self.roster.num_clients
         return {_MEAN: Attachment(scalars={"mean-examples": mean})}
 
     def update(self, server_round: int, updates: Sequence[ClientUpdate]) -> StateDict:

@@ -2,12 +2,17 @@
 
 In simulation Flower draws new random node ids for every run, so a node is asked once for its
 partition id, and that is the client's identity. A node with its own data has none; there the node
-id, fixed by the node's key, is the identity.
+id, fixed by the node's key, is the identity, and the node states how many samples it holds.
+
+A node that refuses (its data do not pass its own checks), does not answer or does not fit in is
+left out. It is asked again, but no round waits for that answer: once it is a good one, the node
+takes part from the next round on.
 """
 
 import logging
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from flwr.serverapp import Grid
@@ -15,12 +20,13 @@ from flwr.superlink.grid import InMemoryGrid
 
 from fedadb_app import messages
 from fedadb_app.config import RunConfig
+from fedadb_app.data import PartitionClaim, SampleCounts
 from fedadb_app.errors import NodeError
 
 logger = logging.getLogger("flwr.fedadb")
 
-_PAUSE = 0.2  # seconds between two looks at who is connected
-_PATIENCE = 20.0  # seconds a round waits for a newcomer's answer when enough others are there
+_PAUSE = 0.2  # seconds between two looks at who is connected and who has answered
+_PATIENCE = 20.0  # seconds a round waits for a newcomer, and until a refusing node is asked again
 _PROBED = 8  # at least so many of a simulation's nodes are asked which partition they hold
 
 
@@ -30,30 +36,47 @@ class Roster:
     Parameters
     ----------
     config : RunConfig
-        For ``min-nodes`` and ``node-timeout``.
+        For ``min-nodes``, ``node-timeout``, ``max-examples``, and what nodes hold.
     """
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self._claims: dict[int, messages.PartitionClaim | None] = {}  # by node id, once answered
+        self._kind: type[messages.Claim] = SampleCounts if config.own_data else PartitionClaim
         self._connected: set[int] = set()
-        self._silent: set[int] = set()  # node ids that were asked and did not answer
-        self._misfits: set[int] = set()  # node ids that came during the run and do not fit in
-        self._complaints: dict[int, str] = {}  # by node id, so that each is logged once
+        self._claims: dict[int, messages.Claim] = {}  # by node id, once answered and accepted
+        self._left_out: dict[int, str] = {}  # by node id: why; logged when it changes
+        self._questions: dict[str, int] = {}  # message id -> node id, until answered
+        self._asked: dict[int, float] = {}  # by node id: when last
 
     @property
     def nodes(self) -> dict[int, int]:
-        """Identity -> node id of every connected client that has answered."""
-        return {
-            node if claim is None else claim.partition_id: node
-            for node, claim in self._claims.items()
-            if node in self._connected and node not in self._misfits
-        }
+        """Identity -> node id of every connected client that takes part."""
+        return {_identity(node, claim): node for node, claim in self._present.items()}
 
     @property
     def num_clients(self) -> int:
         """K: parts of the public data set, or connected nodes where each has its own data."""
-        return max(self._parts) if self._parts else len(self.nodes)
+        return max(self._parts, default=len(self.nodes))
+
+    @property
+    def stated(self) -> dict[int, SampleCounts]:
+        """Identity -> number of samples, as nodes with their own data say."""
+        present = self._present.items()
+        return {node: claim for node, claim in present if isinstance(claim, SampleCounts)}
+
+    @property
+    def _present(self) -> dict[int, messages.Claim]:
+        return {node: claim for node, claim in self._claims.items() if node in self._connected}
+
+    @property
+    def _parts(self) -> set[int]:
+        claims = self._present.values()
+        return {claim.num_partitions for claim in claims if isinstance(claim, PartitionClaim)}
+
+    @property
+    def _awaited(self) -> set[int]:
+        """The connected nodes of which nothing has been heard yet."""
+        return self._connected - self._claims.keys() - self._left_out.keys()
 
     def gather(self, grid: Grid) -> None:
         """Wait, before round 1, for ``min-nodes`` nodes and for every part of a public data set.
@@ -65,7 +88,7 @@ class Roster:
         """
         if isinstance(grid, InMemoryGrid):
             self._know_simulation(grid)
-        self._wait(grid, every_part=True)
+        self._wait(grid, at_start=True)
 
     def refresh(self, grid: Grid) -> None:
         """See who is connected now; wait only while there are fewer than ``min-nodes``.
@@ -73,9 +96,14 @@ class Roster:
         Raises
         ------
         NodeError
-            As `gather`.
+            If ``node-timeout`` seconds pass without enough nodes.
         """
-        self._wait(grid, every_part=False)
+        self._wait(grid, at_start=False)
+
+    def doubt(self, node: int, reason: str) -> None:
+        """Let a node take part again only after it has answered anew."""
+        self._claims.pop(node, None)
+        self._left_out[node] = reason
 
     def _know_simulation(self, grid: InMemoryGrid) -> None:
         """Learn who holds what in a simulation from the answers of a few nodes.
@@ -88,116 +116,146 @@ class Roster:
         while not (nodes := _by_registration(grid)) and time.monotonic() < deadline:
             time.sleep(_PAUSE)
         # Whoever answers shows that the simulation is up, and then all its nodes are registered.
-        self._ask(grid, nodes[:1], max(1.0, deadline - time.monotonic()))
+        self._probe(grid, nodes[:1], deadline)
         if not self._claims:
             return
         nodes = _by_registration(grid)
-        others = nodes[1 :: max(1, len(nodes) // _PROBED)]
-        self._ask(grid, others, max(1.0, deadline - time.monotonic()))
-        expected = {node: messages.PartitionClaim(i, len(nodes)) for i, node in enumerate(nodes)}
+        self._probe(grid, nodes[1 :: max(1, len(nodes) // _PROBED)], deadline)
+        expected = {node: PartitionClaim(i, len(nodes)) for i, node in enumerate(nodes)}
         if self._claims.items() <= expected.items():
             self._claims |= expected
 
-    def _wait(self, grid: Grid, every_part: bool) -> None:
-        deadline = time.monotonic() + self._config.node_timeout
+    def _probe(self, grid: Grid, nodes: Iterable[int], deadline: float) -> None:
+        self._connected |= set(nodes)
+        self._ask(grid, nodes)
+        self._hear(grid, at_start=True)
+        while self._awaited and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+            self._hear(grid, at_start=True)
+
+    def _wait(self, grid: Grid, at_start: bool) -> None:
+        timeout = self._config.node_timeout
+        patience = timeout if at_start else min(timeout, _PATIENCE)
+        deadline = time.monotonic() + timeout
         while True:
             self._connected = set(grid.get_node_ids())
-            newcomers = self._connected - self._claims.keys()
-            patience = max(1.0, deadline - time.monotonic())
-            if len(self.nodes) >= self._needed(every_part):
-                # The round need not wait for them, nor ask again who would not answer.
-                newcomers -= self._silent
-                patience = min(patience, _PATIENCE)
-            if newcomers:
-                self._ask(grid, newcomers, patience)
-                self._check_identities(at_start=every_part)
-            needed = self._needed(every_part)
-            if len(self.nodes) >= needed:
+            now = time.monotonic()
+            for node in self._awaited:
+                if now - self._asked.get(node, now) >= patience:
+                    self._leave_out(node, f"it has not answered for {patience:g} s")
+            self._ask(grid, self._due(now))
+            self._hear(grid, at_start)
+            needed = max({self._config.min_nodes} | (self._parts if at_start else set()))
+            enough = len(self.nodes) >= needed
+            if enough and not self._awaited:
                 return
-            if time.monotonic() >= deadline:
-                silent = len(self._connected) - len(self.nodes)
-                raise NodeError(
-                    f"{len(self.nodes)} SuperNodes are connected"
-                    f"{f' ({silent} more do not answer)' if silent else ''} after "
-                    f"node-timeout={self._config.node_timeout:g} s, but {needed} are needed: start "
-                    f"more SuperNodes, or change "
-                    f"{'num-partitions' if needed > self._config.min_nodes else 'min-nodes'} "
-                    f"or node-timeout"
-                )
+            if now >= deadline and not enough:
+                raise NodeError(self._too_few(needed))
             time.sleep(_PAUSE)
 
-    def _needed(self, every_part: bool) -> int:
-        parts = self._parts if every_part else set()
-        return max(self._config.min_nodes, *parts) if parts else self._config.min_nodes
+    def _due(self, now: float) -> list[int]:
+        """Return who has not yet been asked, or was left out and may by now answer otherwise."""
+        working = set(self._questions.values())  # on a large data set, perhaps: do not press it
+        return [
+            node
+            for node in self._connected - self._claims.keys()
+            if now - self._asked.get(node, -math.inf)
+            >= (self._config.node_timeout if node in working else _PATIENCE)
+        ]
 
-    @property
-    def _parts(self) -> set[int]:
-        return {
-            claim.num_partitions
-            for node, claim in self._claims.items()
-            if claim and node in self._connected and node not in self._misfits
-        }
-
-    @property
-    def without_data(self) -> list[int]:
-        """Node ids of connected nodes that hold no part of the data set."""
-        return sorted(n for n, c in self._claims.items() if c is None and n in self._connected)
-
-    def _ask(self, grid: Grid, nodes: Iterable[int], timeout: float) -> None:
+    def _ask(self, grid: Grid, nodes: Iterable[int]) -> None:
         queries = [messages.identity_query(node) for node in sorted(nodes)]
-        self._silent |= set(nodes)
-        replies = grid.send_and_receive(queries, timeout=timeout)
-        asked = messages.Asked(queries)
-        for reply in replies:
-            node = asked.node(reply)
+        if queries:
+            grid.push_messages(queries)
+        for query in queries:
+            self._questions[query.metadata.message_id] = query.metadata.dst_node_id
+            self._asked[query.metadata.dst_node_id] = time.monotonic()
+
+    def _hear(self, grid: Grid, at_start: bool) -> None:
+        """Take in the answers that are there."""
+        claims: dict[int, messages.Claim] = {}
+        for reply in grid.pull_messages(list(self._questions)) if self._questions else ():
+            node = self._questions.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
                 continue
-            self._silent.discard(node)
             try:
-                self._claims[node] = messages.read_identity(reply)
+                claims[node] = messages.read_identity(reply, self._kind)
             except messages.UnusableReplyError as error:
-                if self._complaints.get(node) != str(error):
-                    self._complaints[node] = str(error)
-                    logger.warning("node %d does not say who it is: %s", node, error)
+                self._leave_out(node, str(error))
+        self._admit(claims, at_start)
 
-    def _check_identities(self, at_start: bool) -> None:
-        """Refuse, before round 1, nodes that do not fit together; later, leave out newcomers."""
-        connected = {
-            node: claim
-            for node, claim in self._claims.items()
-            if claim and node in self._connected and node not in self._misfits
-        }
-        holders: dict[int, int] = {}
-        parts: int | None = None
-        for node, claim in connected.items():
-            parts = parts or claim.num_partitions
-            problem = ""
-            if claim.num_partitions != parts:
-                both = sorted({parts, claim.num_partitions})
-                problem = (
-                    f"SuperNodes disagree on num-partitions: {both}; "
-                    f"give all the same --node-config"
-                )
-            elif not 0 <= claim.partition_id < parts:
-                problem = (
-                    f"a SuperNode holds partition-id={claim.partition_id}, but with "
-                    f"num-partitions={parts} it must be below that, from 0"
-                )
-            elif claim.partition_id in holders and at_start:
-                problem = (
-                    f"two SuperNodes hold partition-id={claim.partition_id}; "
-                    f"each needs its own --node-config"
-                )
-            if problem and at_start:
-                raise NodeError(problem)
+    def _admit(self, claims: Mapping[int, messages.Claim], at_start: bool) -> None:
+        """Let newcomers take part; who does not fit in is left out or, before round 1, refused."""
+        holders, parts = self.nodes, max(self._parts, default=0)
+        for node, claim in claims.items():
+            if isinstance(claim, SampleCounts):
+                problem = self._excess(claim)
+            else:
+                parts = parts or claim.num_partitions
+                twin = holders.get(claim.partition_id, node)
+                problem = _misfit(claim, parts, taken=twin != node and at_start)
+                if problem and at_start:
+                    raise NodeError(problem)
+                if twin != node and not problem:  # restarted under a new id
+                    logger.warning(
+                        "two SuperNodes hold partition-id=%d; the newer one is used",
+                        claim.partition_id,
+                    )
             if problem:
-                self._misfits.add(node)
-                logger.warning("node %d is left out: %s", node, problem)
-            elif claim.partition_id in holders:  # restarted under a new id; `nodes` takes it
-                logger.warning(
-                    "two SuperNodes hold partition-id=%d; the newer one is used", claim.partition_id
-                )
-            holders[claim.partition_id] = node
+                self._leave_out(node, problem)
+                continue
+            self._left_out.pop(node, None)
+            self._claims[node] = claim
+            holders[_identity(node, claim)] = node
+
+    def _leave_out(self, node: int, reason: str) -> None:
+        if self._left_out.get(node) != reason:
+            logger.warning("node %d is left out: %s", node, reason)
+        self.doubt(node, reason)
+
+    def _excess(self, claim: SampleCounts) -> str:
+        most = self._config.max_examples
+        if 1 <= claim.train <= most and 0 <= claim.held_out <= most:
+            return ""
+        return (
+            f"it claims {claim.train} training and {claim.held_out} held-out samples, "
+            f"but 1 to max-examples={most} are allowed"
+        )
+
+    def _too_few(self, needed: int) -> str:
+        absent = sorted(self._connected - self._claims.keys())
+        left_out = ""
+        if absent:
+            reason = self._left_out.get(absent[0], "it has not answered yet")
+            left_out = f" ({len(absent)} more left out; node {absent[0]}: {reason})"
+        key = "num-partitions" if needed > self._config.min_nodes else "min-nodes"
+        return (
+            f"{len(self.nodes)} SuperNodes are connected{left_out} after "
+            f"node-timeout={self._config.node_timeout:g} s, but {needed} are needed: start more "
+            f"SuperNodes, or change {key} or node-timeout"
+        )
+
+
+def _identity(node: int, claim: messages.Claim) -> int:
+    return claim.partition_id if isinstance(claim, PartitionClaim) else node
+
+
+def _misfit(claim: PartitionClaim, parts: int, taken: bool) -> str:
+    """Say why a node's claim does not fit the others', which is `taken` if one of them has it."""
+    if claim.num_partitions != parts:
+        both = sorted({parts, claim.num_partitions})
+        return f"SuperNodes disagree on num-partitions: {both}; give all the same --node-config"
+    if not 0 <= claim.partition_id < parts:
+        return (
+            f"a SuperNode holds partition-id={claim.partition_id}, but with "
+            f"num-partitions={parts} it must be below that, from 0"
+        )
+    if taken:
+        return (
+            f"two SuperNodes hold partition-id={claim.partition_id}; "
+            f"each needs its own --node-config"
+        )
+    return ""
 
 
 def _by_registration(grid: InMemoryGrid) -> list[int]:

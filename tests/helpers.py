@@ -29,8 +29,7 @@ import client_app
 import server_app
 from fedadb_app import messages
 from fedadb_app.config import Settings
-from fedadb_app.data import partition_of
-from fedadb_app.data.sources import open_dataset
+from fedadb_app.data import image_schema, partition_of, server_dataset
 from fedadb_app.models import ModelSpec, build_classifier
 from fedadb_app.results import RunFolder
 from strategies import read_run_config
@@ -53,6 +52,32 @@ def node_id(partition: int) -> int:
 def simulated_nodes(count: int) -> dict[int, dict[str, Any]]:
     """Node id -> node config, as Flower's simulation sets it."""
     return {node_id(i): {"partition-id": i, "num-partitions": count} for i in range(count)}
+
+
+def own_data(
+    path: Path,
+    labels: Sequence[int],
+    test: Sequence[int] = (),
+    shape: tuple[int, ...] = (28, 28),
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Write a node's own data, bright where the class says, and return its node config."""
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for part, held in (("train", labels), ("test", test)):
+        if len(held):
+            images = rng.integers(0, 100, (len(held), *shape), np.uint8)
+            for image, label in zip(images, held, strict=True):
+                image[7 * (label % 4) : 7 * (label % 4) + 7] += 100
+            arrays |= {f"{part}_images": images, f"{part}_labels": np.array(held)}
+    np.savez(path, **arrays)
+    return {"data-path": str(path)}
+
+
+def federation_of_nodes(classes: int = 4, shape: str = "1x28x28") -> dict[str, Any]:
+    """The run configuration where nobody but the nodes has data."""
+    names = ",".join(f"class-{c}" for c in range(classes))
+    return {"dataset": "nodes", "classes": names, "image-shape": shape, "evaluate": "clients"}
 
 
 # --- what can go wrong with a reply ---------------------------------------------------------
@@ -178,11 +203,13 @@ class FakeGrid(Grid):
     nodes: dict[int, dict[str, Any]]
     faults: dict[int, Fault] = field(default_factory=dict)  # by node id; train messages only
     identity_faults: dict[int, Fault] = field(default_factory=dict)
+    evaluate_faults: dict[int, Fault] = field(default_factory=dict)
     arrange: Callable[[list[Message]], Iterable[Message]] = list
     before_look: Callable[[], None] | None = None  # called before each look at who is connected
     before_train: Callable[[int], None] | None = None  # called with the round
     sent: list[Message] = field(default_factory=list)
     received: list[Message] = field(default_factory=list)
+    waiting: list[Message] = field(default_factory=list)  # replies that nobody has pulled
     timeouts: list[float | None] = field(default_factory=list)
     contexts: dict[int, Context] = field(default_factory=dict)
     run_id: int = 7
@@ -198,10 +225,22 @@ class FakeGrid(Grid):
         raise AssertionError("deprecated in Flower 1.42")
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        """Take messages in; each is answered at once."""
+        asked = list(messages)
+        for message in asked:
+            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+        self.sent += asked
+        for message in asked:
+            self.waiting += self._answer(message)
+        return [message.metadata.message_id for message in asked]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        """Hand out, once, the replies that are there."""
+        wanted = set(message_ids)
+        there = [m for m in self.waiting if m.metadata.reply_to_message_id in wanted]
+        self.waiting = [m for m in self.waiting if m not in there]
+        self.received += there
+        return self.arrange(there)
 
     def get_node_ids(self) -> Iterable[int]:
         if self.before_look is not None:
@@ -213,13 +252,13 @@ class FakeGrid(Grid):
     ) -> Iterable[Message]:
         asked = list(messages)
         self.timeouts.append(timeout)
-        for message in asked:
-            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
-        self.sent += asked
         train = [m for m in asked if m.metadata.message_type == "train"]
         if train and self.before_train is not None:
             self.before_train(train[0].content["config"]["round"])
-        replies = [reply for message in asked for reply in self._answer(message)]
+        before = self.waiting
+        self.waiting = []
+        self.push_messages(asked)
+        replies, self.waiting = self.waiting, before
         self.received += replies
         return self.arrange(replies)
 
@@ -229,7 +268,11 @@ class FakeGrid(Grid):
 
     def _answer(self, message: Message) -> list[Message]:
         node = message.metadata.dst_node_id
-        faults = self.faults if message.metadata.message_type == "train" else self.identity_faults
+        faults = {
+            "train": self.faults,
+            "query": self.identity_faults,
+            "evaluate": self.evaluate_faults,
+        }[message.metadata.message_type]
         if node not in self.nodes:
             return superlink_error(message, message)
         try:
@@ -329,14 +372,14 @@ def make_federation(
     """Build what server_app's `main` builds, and wait for the nodes."""
     config, method, params = read_run_config(values)
     folder = RunFolder.create(config, run_id=7)
-    dataset = open_dataset(config.dataset, config.data_dir)
+    dataset, schema = server_dataset(config), image_schema(config)
     grid = FakeGrid(values, simulated_nodes(clients) if nodes is None else nodes)
     roster = Roster(config)
     roster.gather(grid)
-    partition = partition_of(config, roster.num_clients)
-    spec = ModelSpec.of(config, dataset)
-    model = build_classifier(spec, config.seed, method.heads)
-    strategy = method.strategy(ServerRun(config, model, dataset, partition, folder), roster, params)
+    partition = None if config.own_data else partition_of(config, roster.num_clients)
+    model = build_classifier(ModelSpec.of(config, schema), config.seed, method.heads)
+    run = ServerRun(config, model, schema, dataset, partition, folder)
+    strategy = method.strategy(run, roster, params)
     return Federation(grid, strategy, folder)
 
 

@@ -46,7 +46,10 @@ DESIGN = {
 }
 """The table "Run configuration" of DESIGN.md."""
 
-NOT_YET = {"fraction-evaluate", "checkpoint-every", "resume-from", "client-state-dir"}
+NOT_YET = {"checkpoint-every", "resume-from", "client-state-dir"}
+ADDED = {"min-nodes", "max-examples", "max-relative-update", "classes", "image-shape"}
+OTHERWISE = {"fraction-evaluate": 1.0}
+"""Where docs/decisions.md departs from that table."""
 
 BASELINES_13 = {
     "anchors-per-class": 1,
@@ -80,7 +83,8 @@ def test_defaults_are_those_of_the_design():
     defaults = RunConfig.defaults()
     assert DESIGN.keys() - defaults.keys() <= NOT_YET
     there = DESIGN.keys() & defaults.keys()
-    assert {key: defaults[key] for key in there} == {key: DESIGN[key] for key in there}
+    expected = {**DESIGN, **OTHERWISE}
+    assert {key: defaults[key] for key in there} == {key: expected[key] for key in there}
 
 
 def test_defaults_of_fedadb_are_the_decided_choices():
@@ -181,12 +185,15 @@ WHOLE = [
     "batch-size",
     "evaluate-every",
     "min-nodes",
+    "max-examples",
     "fedadb.anchors-per-class",
     "fedadb.anchor-steps",
 ]
 NUMBER = [
     "alpha",
     "fraction-train",
+    "fraction-evaluate",
+    "max-relative-update",
     "learning-rate",
     "learning-rate-decay",
     "momentum",
@@ -198,7 +205,16 @@ NUMBER = [
     "fedadb.anchor-l2",
     "fedadb.anchor-noise",
 ]
-TEXT = ["strategy", "dataset", "data-dir", "output-dir", "run-name", "fedadb.beta"]
+TEXT = [
+    "strategy",
+    "dataset",
+    "data-dir",
+    "classes",
+    "image-shape",
+    "output-dir",
+    "run-name",
+    "fedadb.beta",
+]
 CHOICE = ["partition", "model", "norm", "device", "precision", "evaluate", "fedadb.anchor-label"]
 SWITCH = ["augment", "fedadb.use-anchors", "fedadb.use-lcb"]
 
@@ -206,7 +222,7 @@ SWITCH = ["augment", "fedadb.use-anchors", "fedadb.use-lcb"]
 def test_the_lists_above_name_every_key():
     own = {f"fedadb.{key}" for key in BASELINES_13}
     listed = {*WHOLE, *NUMBER, *TEXT, *CHOICE, *SWITCH}
-    assert (DESIGN.keys() - NOT_YET) | own | {"min-nodes"} == listed
+    assert (DESIGN.keys() - NOT_YET) | own | ADDED == listed
 
 
 @pytest.mark.parametrize("key", WHOLE)
@@ -275,6 +291,9 @@ def test_a_choice_names_the_others(key):
         ("weight-decay", [-1e-9], [0.0]),
         ("evaluate-every", [0, -1], [1, 10**6]),
         ("min-nodes", [0, -1], [1]),
+        ("fraction-evaluate", [0.0, -0.5, 1.0001], [1e-6, 1.0]),
+        ("max-examples", [0, -1], [1, 10**12]),
+        ("max-relative-update", [-0.1], [0.0, 1e9]),
         ("node-timeout", [0.0, -1.0], [0.001]),
         ("round-timeout", [0.0, -1.0], [0.001]),
         ("min-success-fraction", [-0.1, 1.1], [0.0, 1.0]),
@@ -357,3 +376,68 @@ def test_a_run_name_is_a_folder_name(name):
 def test_learning_rate_of_each_round():
     config = RunConfig(learning_rate=0.5, learning_rate_decay=0.5)
     assert [config.learning_rate_at(t) for t in (1, 2, 3)] == [0.5, 0.25, 0.125]
+
+
+# --- a federation of nodes with their own data ----------------------------------------------
+
+NODES = {"dataset": "nodes", "classes": "a,b", "image-shape": "3x28x28", "evaluate": "clients"}
+
+
+def test_class_names_are_a_text_with_commas():
+    config, _, _ = read_run_config({})
+    assert (config.class_names, config.own_data) == ((), False)
+    config, _, _ = read_run_config({**NODES, "classes": "adipose, lymph node ,mucus"})
+    assert (config.class_names, config.own_data) == (("adipose", "lymph node", "mucus"), True)
+
+
+@pytest.mark.parametrize("classes", ["a", "a,,b", "a,b,", ",", " ", "a,b,a", "a, a"])
+def test_class_names_that_are_none(classes):
+    assert refusal({**NODES, "classes": classes}).startswith(f'classes="{classes}" is not allowed')
+
+
+def test_an_image_shape_is_three_numbers():
+    config, _, _ = read_run_config(NODES)
+    assert config.image_size == (3, 28, 28)
+    assert read_run_config({**NODES, "image-shape": "1x224x32"})[0].image_size == (1, 224, 32)
+
+
+@pytest.mark.parametrize("shape", ["28x28", "28x28x3", "2x28x28", "3x0x28", "3x28x28x1", "3×28×28"])
+def test_an_image_shape_that_is_none(shape):
+    text = refusal({**NODES, "image-shape": shape})
+    assert text.startswith(f'image-shape="{shape}"')
+    assert '"3x28x28"' in text
+
+
+@pytest.mark.parametrize("dataset", ["nodes", "digits"])
+@pytest.mark.parametrize("missing", ["classes", "image-shape"])
+def test_what_own_data_have_in_common_is_said_completely(dataset, missing):
+    values = {key: value for key, value in NODES.items() if key != missing}
+    assert 'need both classes="..." and image-shape="..."' in refusal(
+        {**values, "dataset": dataset}
+    )
+    assert read_run_config({**NODES, "dataset": dataset})
+
+
+def test_only_nodes_have_data_and_nothing_is_said_of_them():
+    assert 'as dataset="nodes" expects' in refusal({"dataset": "nodes", "evaluate": "none"})
+
+
+@pytest.mark.parametrize("evaluate", ["server", "both"])
+def test_without_data_the_server_cannot_evaluate(evaluate):
+    text = refusal({**NODES, "evaluate": evaluate})
+    assert text.startswith(f'evaluate="{evaluate}" needs a data set on the server')
+    assert 'use evaluate="clients" or "none"' in text
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "server", "clients"),
+    [
+        ("server", True, False),
+        ("clients", False, True),
+        ("both", True, True),
+        ("none", False, False),
+    ],
+)
+def test_who_evaluates(evaluate, server, clients):
+    config = read_run_config({"evaluate": evaluate})[0]
+    assert (config.server_evaluates, config.clients_evaluate) == (server, clients)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedadb_app.config import RunConfig
+from fedadb_app.data.batches import LocalData
 from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
 
@@ -28,6 +29,11 @@ def images_of(predictions: str) -> np.ndarray:
     return np.array(rows, np.uint8).reshape(-1, 1, 2, 2)
 
 
+def data_of(images: np.ndarray, labels: np.ndarray) -> LocalData:
+    everything = np.arange(len(labels))
+    return LocalData.from_arrays(images, labels, everything, CLASSES, torch.device("cpu"))
+
+
 def lenet_case(samples: int = 40) -> tuple[ImageClassifier, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(2)
     images = rng.integers(0, 256, (samples, 1, 16, 16), dtype=np.uint8)
@@ -41,7 +47,7 @@ def lenet_case(samples: int = 40) -> tuple[ImageClassifier, np.ndarray, np.ndarr
 def test_a_confusion_by_hand():
     # class 0: 2 of 3 right; class 1: 0 of 1; class 2: 1 of 2; class 3: no sample, predicted once
     labels = np.array([0, 0, 0, 1, 2, 2])
-    found = evaluate(pixel_model(), images_of("abaacd"), labels, CLASSES, RunConfig())
+    found = evaluate(pixel_model(), data_of(images_of("abaacd"), labels), RunConfig())
     assert found.correct.tolist() == [2, 0, 1, 0]
     assert found.total.tolist() == [3, 1, 2, 0]
     assert found.accuracy == pytest.approx(50.0)
@@ -62,7 +68,7 @@ def test_class_accuracy_of_given_counts():
 
 @pytest.mark.filterwarnings("error")
 def test_a_missing_class_is_no_warning():
-    found = evaluate(pixel_model(), images_of("ab"), np.array([0, 1]), CLASSES, RunConfig())
+    found = evaluate(pixel_model(), data_of(images_of("ab"), np.array([0, 1])), RunConfig())
     assert found.accuracy == 100
     assert found.class_accuracy[:2] == [100, 100]
 
@@ -71,7 +77,7 @@ def test_a_missing_class_is_no_warning():
 def test_the_result_is_the_same_however_it_is_cut(chunk):
     model, images, labels = lenet_case()
     model.evaluation_batch = chunk
-    found = evaluate(model, images, labels, CLASSES, RunConfig())
+    found = evaluate(model, data_of(images, labels), RunConfig())
 
     model.eval()
     with torch.no_grad():
@@ -89,8 +95,8 @@ def test_the_result_is_the_same_however_it_is_cut(chunk):
 def test_the_order_of_the_test_set_does_not_matter_without_batch_statistics():
     model, images, labels = lenet_case()
     order = np.random.default_rng(0).permutation(40)
-    one = evaluate(model, images, labels, CLASSES, RunConfig())
-    other = evaluate(model, images[order], labels[order], CLASSES, RunConfig())
+    one = evaluate(model, data_of(images, labels), RunConfig())
+    other = evaluate(model, data_of(images[order], labels[order]), RunConfig())
     assert one.correct.tolist() == other.correct.tolist()
     assert one.loss == pytest.approx(other.loss, abs=1e-6)
 
@@ -104,8 +110,8 @@ def test_evaluation_mode_and_an_unchanged_model():
     state = torch.get_rng_state()
     images = images_of("abcdabcd")
     labels = np.array([0, 1, 2, 3, 3, 2, 1, 0])
-    one = evaluate(model, images, labels, CLASSES, RunConfig())
-    other = evaluate(model.train(), images, labels, CLASSES, RunConfig())
+    one = evaluate(model, data_of(images, labels), RunConfig())
+    other = evaluate(model.train(), data_of(images, labels), RunConfig())
     assert one.loss == other.loss
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
@@ -137,7 +143,7 @@ def test_batch_local_evaluates_training_sized_batches_of_one_fixed_permutation()
     config = RunConfig(norm="batch-local", batch_size=16)
     images, labels = numbered_images(100), np.arange(100) * 7 % CLASSES
     model, seen = batch_local_model()
-    found = evaluate(model, images, labels, CLASSES, config)
+    found = evaluate(model, data_of(images, labels), config)
     order = numbers(seen)
     assert [len(b) for b in seen] == [16] * 6 + [4]
     assert sorted(order) == list(range(100))
@@ -155,7 +161,7 @@ def test_batch_local_evaluates_training_sized_batches_of_one_fixed_permutation()
         np.random.seed(seed)
         torch.manual_seed(seed)
         model, again = batch_local_model()
-        evaluate(model, images, labels, CLASSES, config.model_copy(update={"seed": seed + 5}))
+        evaluate(model, data_of(images, labels), config.model_copy(update={"seed": seed + 5}))
         assert numbers(again) == order
 
 
@@ -163,7 +169,7 @@ def test_batch_local_evaluates_training_sized_batches_of_one_fixed_permutation()
 def test_otherwise_the_test_set_is_read_in_file_order(norm):
     model, seen = batch_local_model()
     config = RunConfig(norm=norm, batch_size=16)
-    evaluate(model, numbered_images(100), np.zeros(100, np.int64), CLASSES, config)
+    evaluate(model, data_of(numbered_images(100), np.zeros(100, np.int64)), config)
     assert numbers(seen) == list(range(100))
 
 
@@ -171,14 +177,14 @@ def test_the_first_head_is_the_one_evaluated():
     model = pixel_model()
     with torch.no_grad():
         model.heads["second"].weight.fill_(9)
-    found = evaluate(model, images_of("abcd"), np.arange(4), CLASSES, RunConfig())
+    found = evaluate(model, data_of(images_of("abcd"), np.arange(4)), RunConfig())
     assert found.accuracy == 100
 
 
 def test_bf16_gives_nearly_the_same_loss():
     model, images, labels = lenet_case()
-    fine = evaluate(model, images, labels, CLASSES, RunConfig())
-    coarse = evaluate(model, images, labels, CLASSES, RunConfig(precision="bf16"))
+    fine = evaluate(model, data_of(images, labels), RunConfig())
+    coarse = evaluate(model, data_of(images, labels), RunConfig(precision="bf16"))
     assert coarse.loss == pytest.approx(fine.loss, abs=0.05)
     assert coarse.loss != fine.loss
     assert coarse.total.tolist() == fine.total.tolist()

@@ -2,25 +2,45 @@
 
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-from helpers import UNUSABLE, edited, fails, first, identical, superlink_error
+from helpers import (
+    UNUSABLE,
+    edited,
+    fails,
+    first,
+    identical,
+    messages_of,
+    superlink_error,
+)
 from safetensors.torch import load
 
 from fedadb_app.client_state import Ancestor
+from fedadb_app.config import RunConfig
+from fedadb_app.data import PartitionClaim, SampleCounts
+from fedadb_app.errors import ConfigError, DataError
+from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.messages import (
     Asked,
+    ClientEvaluation,
     Instruction,
-    PartitionClaim,
+    RefusalError,
     UnusableReplyError,
+    configured_data,
     content_bytes,
+    evaluate_content,
+    evaluate_message,
+    evaluate_reply,
     identity_query,
     identity_reply,
-    partition_claim,
+    or_refuse,
+    read_evaluate,
+    read_evaluate_reply,
     read_identity,
     read_train,
     read_train_reply,
@@ -257,27 +277,59 @@ def context(**node_config) -> Context:
     return Context(run_id=7, node_id=1, node_config=node_config, state=RecordDict(), run_config={})
 
 
-def test_a_claim_needs_both_numbers():
-    assert partition_claim(context(partition_id=1, num_partitions=3)) == PartitionClaim(1, 3)
-    assert partition_claim(context(partition_id=1)) is None
-    assert partition_claim(context(num_partitions=3)) is None
-    assert partition_claim(context()) is None
+PARTS = RunConfig()
+OWN = RunConfig(dataset="nodes", classes="a,b", image_shape="1x28x28", evaluate="clients")
 
 
-def test_identity_travels():
+def test_what_a_node_is_configured_to_hold():
+    both = context(partition_id=1, num_partitions=3, data_path="/data/a b")
+    assert configured_data(both, PARTS) == PartitionClaim(1, 3)
+    assert configured_data(both, OWN) == Path("/data/a b")
+    assert configured_data(context(data_path="~/a"), OWN) == Path.home() / "a"
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"partition_id": 1}, {"num_partitions": 3}, {"data_path": "/a"}]
+)
+def test_a_node_without_a_part_is_told_what_to_type(config):
+    with pytest.raises(DataError, match=r"--node-config 'partition-id=0 num-partitions=3'"):
+        configured_data(context(**config), PARTS)
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"data_path": "hospital"}, {"data_path": ""}, {"data_path": 7}]
+)
+def test_a_node_without_its_own_data_is_told_what_to_type(config):
+    with pytest.raises(DataError, match=r"""--node-config 'data-path="/data/hospital"'"""):
+        configured_data(context(**config, partition_id=0, num_partitions=2), OWN)
+
+
+@pytest.mark.parametrize("partition", ["0", True, 0.5])
+def test_a_part_is_two_whole_numbers(partition):
+    with pytest.raises(DataError, match=r"^--node-config: partition-id=.* whole numbers"):
+        configured_data(context(partition_id=partition, num_partitions=2), PARTS)
+
+
+@pytest.mark.parametrize("claim", [PartitionClaim(0, 1), SampleCounts(1, 0), SampleCounts(90, 9)])
+def test_identity_travels(claim):
     query = identity_query(11)
     assert (query.metadata.dst_node_id, query.metadata.message_type) == (11, "query")
-    reply = identity_reply(query, context(partition_id=0, num_partitions=1))
-    assert read_identity(reply) == PartitionClaim(0, 1)
-    assert read_identity(identity_reply(query, context())) is None
+    assert read_identity(identity_reply(query, claim), type(claim)) == claim
+
+
+def test_identity_of_a_node_with_its_own_data_is_two_counts():
+    reply = identity_reply(identity_query(11), SampleCounts(90, 9))
+    assert {key: dict(record) for key, record in reply.content.items()} == {
+        "identity": {"num-examples": 90, "num-held-out": 9}
+    }
 
 
 def test_an_error_is_no_identity():
     query = identity_query(11)
     with pytest.raises(UnusableReplyError, match="CUDA out of memory"):
-        read_identity(fails()(query, query)[0])
+        read_identity(fails()(query, query)[0], SampleCounts)
     with pytest.raises(UnusableReplyError, match="error code 2"):
-        read_identity(Message(Error(code=2), reply_to=query))
+        read_identity(Message(Error(code=2), reply_to=query), SampleCounts)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +347,100 @@ def test_half_an_identity_is_none(content):
     """Another app's client, or an older one, must not crash the server."""
     records = RecordDict({key: ConfigRecord(record) for key, record in content.items()})
     with pytest.raises(UnusableReplyError, match="identity"):
-        read_identity(Message(records, reply_to=identity_query(11)))
+        read_identity(Message(records, reply_to=identity_query(11)), PartitionClaim)
+
+
+# --- refusals -------------------------------------------------------------------------------
+
+
+def refusing(error: Exception):
+    @or_refuse
+    def answer(message: Message, _: Context) -> Message:
+        raise error
+
+    return answer
+
+
+def test_an_error_that_someone_must_mend_is_a_sentence_on_both_sides(caplog):
+    reply = refusing(ConfigError("learning-rate=-1 is not allowed"))(identity_query(11), context())
+    with pytest.raises(RefusalError, match=r"^learning-rate=-1 is not allowed$"):
+        read_identity(reply, SampleCounts)
+    (said,) = messages_of(caplog.records, "ERROR")
+    assert "learning-rate=-1 is not allowed" in said
+
+
+def test_what_is_wrong_with_a_nodes_own_data_is_said_there_only(caplog):
+    """The name of a file may name a patient, and its folder is a label."""
+    answer = refusing(DataError("/patients/melanoma/Smith.png cannot be read"))
+    reply = answer(identity_query(11), context(data_path="/patients"))
+    with pytest.raises(RefusalError, match=r"^its data cannot be used; its own log says why$"):
+        read_identity(reply, SampleCounts)
+    (said,) = messages_of(caplog.records, "ERROR")
+    assert "/patients/melanoma/Smith.png cannot be read" in said
+
+
+def test_other_errors_are_no_refusal():
+    query = identity_query(11)
+    with pytest.raises(UnusableReplyError) as caught:
+        read_identity(fails()(query, query)[0], SampleCounts)
+    assert not isinstance(caught.value, RefusalError)
+    with pytest.raises(ValueError, match="a defect"):
+        refusing(ValueError("a defect"))(query, context())
+
+
+def test_a_file_that_changed_under_a_run_is_a_refusal():
+    with pytest.raises(RefusalError, match="num-examples=100, but this client holds 99"):
+        read_train_reply(good_reply(), 0, MODEL, 99)
+
+
+# --- evaluate -------------------------------------------------------------------------------
+
+
+def evaluation_reply() -> Message:
+    asked = evaluate_message(evaluate_content(3, to_arrays(MODEL)), 11)
+    return evaluate_reply(asked, Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5))
+
+
+def test_a_model_to_evaluate_travels():
+    message = evaluate_message(evaluate_content(3, to_arrays(MODEL)), 11)
+    assert (message.metadata.dst_node_id, message.metadata.message_type) == (11, "evaluate")
+    server_round, model = read_evaluate(message)
+    assert server_round == 3
+    assert identical(model, MODEL)
+
+
+def test_an_evaluation_is_counts_and_a_loss():
+    """Nothing of the classes: neither which there are, nor how each fares."""
+    reply = evaluation_reply()
+    assert {key: dict(record) for key, record in reply.content.items()} == {
+        "metrics": {"num-examples": 12, "num-correct": 7, "loss": 0.5}
+    }
+    assert read_evaluate_reply(reply, 12) == ClientEvaluation(12, 7, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num-examples": 13}, "num-examples=13, but this client holds 12"),
+        ({"num-examples": 12.0}, "num-examples=12.0"),
+        ({"num-correct": 13}, "num-correct=13 of 12"),
+        ({"num-correct": -1}, "num-correct=-1 of 12"),
+        ({"num-correct": 6.5}, "num-correct=6.5"),
+        ({"loss": float("nan")}, "loss is nan"),
+        ({"loss": [1.0]}, "loss is"),
+    ],
+)
+def test_counts_that_cannot_be(change, words):
+    wrong = edited(metrics=lambda m: {**m, **change})(asked(), evaluation_reply())[0]
+    with pytest.raises(UnusableReplyError, match=words):
+        read_evaluate_reply(wrong, 12)
+
+
+def test_an_evaluation_that_is_none():
+    with pytest.raises(UnusableReplyError, match="num-examples=None"):
+        read_evaluate_reply(Message(RecordDict(), reply_to=asked()), 1)
+    with pytest.raises(UnusableReplyError, match="CUDA"):
+        read_evaluate_reply(fails()(asked(), asked())[0], 1)
 
 
 # --- whose reply ----------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from fedadb_app.config import RunConfig
+from fedadb_app.data import SampleCounts
+from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.partition import make_partition
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, TrainingError
@@ -280,6 +282,16 @@ def test_means_by_hand(accuracies, final, best5, last50):
     }
 
 
+def test_accuracy_that_clients_measured_counts_without_classes(folder):
+    with folder:
+        folder.add_round(RoundRecord(1, accuracy=40.0), CLASSES)
+        folder.add_round(RoundRecord(2), CLASSES)
+        folder.add_round(RoundRecord(3, accuracy=60.0), CLASSES)
+    found = summary(folder)
+    assert (found["final_accuracy"], found["best5_accuracy"]) == (60.0, 50.0)
+    assert not (folder.path / "class_accuracy.csv").exists()
+
+
 def test_rounds_that_were_not_evaluated_do_not_count(folder):
     with folder:
         for t in range(1, 11):
@@ -401,6 +413,19 @@ def test_the_partition_is_described(folder, config):
         assert client["class_counts"] == [labels.count(c) for c in range(10)]
     total = np.sum([client["class_counts"] for client in found["clients"]], axis=0)
     assert total.tolist() == np.bincount(dataset.train_labels).tolist()
+
+
+def test_of_nodes_with_their_own_data_only_sizes_are_told(folder):
+    schema = ImageSchema(("cat", "dog"), (1, 28, 28))
+    stated = {2**63 + 5: SampleCounts(70, 9), 12: SampleCounts(1, 0)}
+    folder.write_nodes(stated, schema)
+    assert read_json(folder.path / "partition.json") == {
+        "rule": "nodes",
+        "classes": ["cat", "dog"],
+        "clients": [{"client": 12, "size": 1}, {"client": 2**63 + 5, "size": 70}],
+    }
+    folder.write_summary("running")
+    assert summary(folder)["clients"] == 2
 
 
 def test_a_hash_stands_for_one_assignment(tmp_path):

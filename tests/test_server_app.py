@@ -254,6 +254,7 @@ def test_a_run_that_is_interrupted(values, folder):
 
 def test_nodes_without_data_are_told_how_to_start(values, folder):
     """Deployment without --node-config: said before round 1, and no partition is invented."""
+    values["node-timeout"] = 1.0
     grid = FakeGrid(values, {5: {}, 6: {}})
     with pytest.raises(NodeError, match="--node-config"):
         server_app.app(grid, server_context(values))

@@ -3,7 +3,7 @@
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,12 @@ _DAMAGE = (  # what zipfile and NumPy raise for an archive that is cut off or al
 )
 
 
-def write_npz(path: Path, class_names: list[str] | None, folder: Path) -> list[str]:
+def write_npz(
+    path: Path,
+    class_names: list[str] | None,
+    folder: Path,
+    needed: Sequence[str] = ("train", "test"),
+) -> list[str]:
     """Turn a MedMNIST-layout archive into plain arrays, a slice at a time.
 
     Its training and validation parts are merged, as in the lineage (FedSOL).
@@ -32,15 +37,17 @@ def write_npz(path: Path, class_names: list[str] | None, folder: Path) -> list[s
     try:
         with zipfile.ZipFile(path) as archive:
             present = set(archive.namelist())
-            missing = [p for p in ("train", "test") if f"{p}_images.npy" not in present]
+            missing = [p for p in needed if f"{p}_images.npy" not in present]
             if missing:
                 raise DataError(
                     f"{path} has no array {missing[0]}_images; a file in MedMNIST layout has "
                     f"train_images, train_labels, test_images, test_labels (val_* are optional)"
                 )
-            train = [p for p in ("train", "val") if f"{p}_images.npy" in present]
             largest = -1
-            for part, members in (("train", train), ("test", ["test"])):
+            for part, candidates in (("train", ("train", "val")), ("test", ("test",))):
+                members = [m for m in candidates if f"{m}_images.npy" in present]
+                if not members:
+                    continue
                 per_member = {m: _npz_labels(archive, path, m) for m in members}
                 counts = {m: len(member) for m, member in per_member.items()}
                 _copy_images(archive, path, counts, folder / f"{part}_images.npy")
@@ -54,7 +61,10 @@ def write_npz(path: Path, class_names: list[str] | None, folder: Path) -> list[s
     if class_names is None:
         class_names = [str(c) for c in range(largest + 1)]
     if largest >= len(class_names):
-        raise DataError(f"{path} has a label {largest}, but only {len(class_names)} classes")
+        raise DataError(
+            f"{path} has a label {largest}, but there are only {len(class_names)} classes; "
+            f"labels count from 0"
+        )
     check_parts_agree(folder, path)
     return class_names
 

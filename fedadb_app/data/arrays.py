@@ -1,10 +1,12 @@
-"""What every reader of images shares: the sizes allowed, and arrays on disk."""
+"""What every reader of images shares: the sizes allowed, what is held out, arrays on disk."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedadb_app.errors import DataError
 
@@ -14,6 +16,56 @@ SMALLEST_SIDE, LARGEST_SIDE = 28, 224
 
 MOST_CLASSES = 10_000
 """More classes than this are taken for a mistake, such as identifiers in place of labels."""
+
+_HELD_OUT_EVERY = 5
+
+Shape = tuple[int, int, int]
+"""Channels, height, width."""
+
+
+@dataclass(frozen=True)
+class ImageSchema:
+    """What the images of all clients of a federation have in common.
+
+    Attributes
+    ----------
+    class_names : tuple[str, ...]
+        Index = label.
+    image_shape : tuple[int, int, int]
+        Channels, height, width.
+    """
+
+    class_names: tuple[str, ...]
+    image_shape: Shape
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, those without a sample included."""
+        return len(self.class_names)
+
+
+def held_out(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mark the samples that are kept from training: every fifth of each class, in order.
+
+    Of a class of two to four samples it is the last, of a single one none: every class keeps a
+    training sample.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        int64, ``(N,)``.
+
+    Returns
+    -------
+    numpy.ndarray
+        bool, ``(N,)``.
+    """
+    marked = np.zeros(len(labels), np.bool_)
+    for label in np.unique(labels):
+        samples = np.flatnonzero(labels == label)
+        fifths = samples[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY]
+        marked[fifths if len(fifths) else samples[1:][-1:]] = True
+    return marked
 
 
 def create_array(target: Path, shape: tuple[int, ...]) -> Any:  # noqa: ANN401
@@ -25,7 +77,7 @@ def create_array(target: Path, shape: tuple[int, ...]) -> Any:  # noqa: ANN401
     return array
 
 
-def check_size(where: Path, height: int, width: int, channels: int) -> None:
+def check_size(where: object, height: int, width: int, channels: int) -> None:
     """Refuse, with a `DataError`, images that no model here takes."""
     if channels not in (1, 3):
         raise DataError(
@@ -40,8 +92,7 @@ def check_size(where: Path, height: int, width: int, channels: int) -> None:
 
 def check_parts_agree(folder: Path, path: Path) -> None:
     """Refuse, with a `DataError`, training and test images of different shapes."""
-    train, test = (
-        np.load(folder / f"{p}_images.npy", mmap_mode="r").shape[1:] for p in ("train", "test")
-    )
-    if train != test:
-        raise DataError(f"{path}: training images are {train}, test images {test}")
+    parts = [folder / f"{p}_images.npy" for p in ("train", "test")]
+    shapes = [np.load(part, mmap_mode="r").shape[1:] for part in parts if part.is_file()]
+    if len(set(shapes)) > 1:
+        raise DataError(f"{path}: training images are {shapes[0]}, test images {shapes[1]}")

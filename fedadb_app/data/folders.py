@@ -1,33 +1,52 @@
 """Reading a folder of class folders, one image file at a time."""
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedadb_app.data.arrays import check_parts_agree, check_size, create_array
+from fedadb_app.data.arrays import (
+    ImageSchema,
+    Shape,
+    check_parts_agree,
+    check_size,
+    create_array,
+    held_out,
+)
 from fedadb_app.errors import DataError
 
 _IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
-_HELD_OUT_EVERY = (
-    5  # a folder without train/test parts: every fifth image of a class is a test image
-)
+_SUFFIXES = ", ".join(sorted(_IMAGE_SUFFIXES))
+
+Labelled = list[tuple[Path, int]]
+"""Image files with their labels."""
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return all image files below a folder, sorted."""
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in _IMAGE_SUFFIXES)
+    """Return all image files below a folder, sorted; what may not be listed is an error."""
+    found: list[Path] = []
+    for place, _, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        found += [Path(place, n) for n in names if Path(n).suffix.lower() in _IMAGE_SUFFIXES]
+    return sorted(found)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def write_folder(root: Path, folder: Path) -> list[str]:
-    """Read ``root/<class>/*`` or ``root/train/<class>/*`` and ``root/test/<class>/*``."""
+    """Read ``root/<class>/*`` or ``root/train/<class>/*`` and ``root/test/<class>/*``.
+
+    Without train and test parts, `held_out` says which images are the test part's.
+    """
     parts = {p: root / p for p in ("train", "test") if (root / p).is_dir()}
     if len(parts) == 1:
         raise DataError(f"{root} has a folder {next(iter(parts))} but not both train and test")
     names = _class_names(parts["train"] if parts else root)
-    files: dict[str, list[tuple[Path, int]]] = {"train": [], "test": []}
+    files: dict[str, Labelled] = {"train": [], "test": []}
     if parts:
         for part, top in parts.items():
             if unknown := sorted(set(_class_names(top)) - set(names)):
@@ -39,16 +58,39 @@ def write_folder(root: Path, folder: Path) -> list[str]:
             found = _class_files(root / name, True)
             if len(found) < 2:
                 raise DataError(f"class folder {root / name} needs two images: one is held out")
-            held_out = set(found[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY] or found[-1:])
-            for file in found:
-                files["test" if file in held_out else "train"].append((file, label))
+            for file, kept in zip(found, held_out(np.full(len(found), label)), strict=True):
+                files["test" if kept else "train"].append((file, label))
     for part, labelled in files.items():
         if not labelled:
             raise DataError(f"{root} gives no {part} image")
-        _write_images(labelled, folder / f"{part}_images.npy")
-        np.save(folder / f"{part}_labels.npy", np.array([y for _, y in labelled], np.int64))
+        _write_part(labelled, folder, part)
     check_parts_agree(folder, root)
     return names
+
+
+def write_node_folder(path: Path, schema: ImageSchema, folder: Path) -> list[str]:
+    """Read a node's own ``path/<class>/*``, or ``path/train/<class>/*`` with ``path/test``.
+
+    Labels follow the federation's class names, whichever of them have a folder here.
+    """
+    parts = {p: path / p for p in ("train", "test") if (path / p).is_dir()} or {"train": path}
+    if "train" not in parts:
+        raise DataError(f"{path} has a folder test but no folder train")
+    for part, top in parts.items():
+        if unknown := sorted(set(_class_names(top)) - set(schema.class_names)):
+            raise DataError(
+                f"{top / unknown[0]} is none of the federation's classes "
+                f"({', '.join(schema.class_names)}); rename or remove it"
+            )
+        labelled = [
+            (file, label)
+            for label, name in enumerate(schema.class_names)
+            for file in _class_files(top / name, False)
+        ]
+        if not labelled:
+            raise DataError(f"{top} holds no image ({_SUFFIXES})")
+        _write_part(labelled, folder, part, schema.image_shape)
+    return list(schema.class_names)
 
 
 def _class_names(top: Path) -> list[str]:
@@ -61,27 +103,32 @@ def _class_names(top: Path) -> list[str]:
 def _class_files(folder: Path, needed: bool) -> list[Path]:
     files = image_files(folder) if folder.is_dir() else []
     if needed and not files:
-        raise DataError(
-            f"class folder {folder} holds no image ({', '.join(sorted(_IMAGE_SUFFIXES))})"
-        )
+        raise DataError(f"class folder {folder} holds no image ({_SUFFIXES})")
     return files
 
 
-def _write_images(labelled: list[tuple[Path, int]], target: Path) -> None:
+def _write_part(
+    labelled: Labelled, folder: Path, part: str, federation: Shape | None = None
+) -> None:
+    """Write images and labels; the images have the federation's shape, or the first one's."""
     output: Any = None
-    first = labelled[0][0]
+    expected = federation
+    reference = "the federation's images are" if federation else f"{labelled[0][0]} is"
     for position, (file, _) in enumerate(labelled):
         pixels = _read_image(file)
-        if output is None:
+        if expected is None:
             check_size(file, pixels.shape[1], pixels.shape[2], pixels.shape[0])
-            output = create_array(target, (len(labelled), *pixels.shape))
-        if pixels.shape != output.shape[1:]:
+            expected = pixels.shape
+        if pixels.shape != expected:
             raise DataError(
-                f"{file} is {pixels.shape} (channels, height, width) but {first} is "
-                f"{output.shape[1:]}; all images of a data set must agree"
+                f"{file} is {pixels.shape} (channels, height, width) but {reference} {expected}; "
+                f"all images must agree: convert or remove it"
             )
+        if output is None:
+            output = create_array(folder / f"{part}_images.npy", (len(labelled), *expected))
         output[position] = pixels
     output.flush()
+    np.save(folder / f"{part}_labels.npy", np.array([y for _, y in labelled], np.int64))
 
 
 def _read_image(file: Path) -> npt.NDArray[np.uint8]:

@@ -1,5 +1,7 @@
 """Where images come from, and the memory-mapped form that every worker of a machine shares.
 
+They are a public data set's, by name or path, or a node's own.
+
 Each source is written once, under a lock, as plain ``.npy`` files into the user's cache folder;
 afterwards a worker only maps them. Pixels stay uint8, channels first; labels are int64 of shape
 ``(N,)``. Only the server (or ``fedadb data``) downloads; a client never does.
@@ -22,8 +24,8 @@ from filelock import FileLock
 from PIL import Image
 
 from fedadb_app.data.archives import write_npz
-from fedadb_app.data.arrays import SMALLEST_SIDE
-from fedadb_app.data.folders import image_files, write_folder
+from fedadb_app.data.arrays import SMALLEST_SIDE, ImageSchema
+from fedadb_app.data.folders import image_files, write_folder, write_node_folder
 from fedadb_app.errors import DataError
 
 _FORMAT = 1  # raise when the prepared files change, so that old caches are not read
@@ -63,6 +65,11 @@ class ImageDataset:
         channels, height, width = self.train_images.shape[1:]
         return channels, height, width
 
+    @property
+    def schema(self) -> ImageSchema:
+        """What other data must agree with, to be trained on together with these."""
+        return ImageSchema(self.class_names, self.image_shape)
+
 
 def cache_folder() -> Path:
     """Return the user's cache folder of this app."""
@@ -89,7 +96,48 @@ def open_dataset(name: str, data_dir: str, *, download: bool = False) -> ImageDa
     DataError
         Unknown name, missing, damaged or unusable data.
     """
-    source = _find_source(name, data_dir, download)
+    return _open_source(name, _find_source(name, data_dir, download))
+
+
+def open_node_data(path: Path, schema: ImageSchema) -> ImageDataset:
+    """Open a node's own data, checking and preparing them first where they are new or changed.
+
+    Parameters
+    ----------
+    path : Path
+        An ``.npz`` file in MedMNIST layout or a folder of class folders, either with or without
+        a test part; without, that of the result is empty.
+    schema : ImageSchema
+        What the federation expects.
+
+    Raises
+    ------
+    DataError
+        Missing, damaged or unusable data, or data that do not fit the federation.
+    """
+    if os.path.isdir(path):  # unlike Path's, no error where a folder above is closed to us
+        files, write = image_files(path), write_node_folder
+    elif os.path.isfile(path):
+        files, write = [path], _write_node_npz
+    else:
+        raise DataError(f"{path}: this node has no such file or folder, or no right to see it")
+    stamp = _stamp(files, schema)
+    source = _Source(f"node-{_label(path)}", stamp, lambda folder: write(path, schema, folder))
+    return _open_source(str(path), source)
+
+
+def _write_node_npz(path: Path, schema: ImageSchema, folder: Path) -> list[str]:
+    names = write_npz(path, list(schema.class_names), folder, needed=("train",))
+    found = np.load(folder / "train_images.npy", mmap_mode="r").shape[1:]
+    if found != schema.image_shape:
+        raise DataError(
+            f"{path}: images are {found} (channels, height, width) but the federation's images "
+            f"are {schema.image_shape}; convert them"
+        )
+    return names
+
+
+def _open_source(name: str, source: "_Source") -> ImageDataset:
     folder = cache_folder() / "prepared" / f"{source.label}-{source.stamp}"
     if not (folder / "meta.json").is_file():
         _prepare(source, folder)
@@ -97,7 +145,10 @@ def open_dataset(name: str, data_dir: str, *, download: bool = False) -> ImageDa
     arrays = {
         part: np.load(folder / f"{part}.npy", mmap_mode="c" if "images" in part else None)
         for part in ("train_images", "train_labels", "test_images", "test_labels")
+        if (folder / f"{part}.npy").is_file()
     }
+    for kind in ("images", "labels"):  # a node may have no test part
+        arrays.setdefault(f"test_{kind}", arrays[f"train_{kind}"][:0])
     return ImageDataset(name=name, class_names=tuple(meta["class_names"]), **arrays)
 
 
@@ -105,7 +156,7 @@ def open_dataset(name: str, data_dir: str, *, download: bool = False) -> ImageDa
 class _Source:
     label: str
     stamp: str  # changes with the content, so that a replaced file is prepared anew
-    write: Callable[[Path], list[str]]  # writes the four arrays, returns the class names
+    write: Callable[[Path], list[str]]  # writes the arrays, returns the class names
 
 
 def _find_source(name: str, data_dir: str, download: bool) -> _Source:
@@ -136,8 +187,8 @@ def _label(path: Path) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in path.stem)[:40]
 
 
-def _stamp(files: list[Path], class_names: list[str] | None = None) -> str:
-    digest = hashlib.sha256(f"{_FORMAT}|{class_names}\n".encode())
+def _stamp(files: list[Path], facts: object = None) -> str:
+    digest = hashlib.sha256(f"{_FORMAT}|{facts}\n".encode())
     for file in files:
         try:
             status = file.stat()

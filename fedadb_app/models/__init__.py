@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedadb_app.config import RunConfig
-from fedadb_app.data.sources import ImageDataset
+from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.models.cnn import cnn_features
 from fedadb_app.models.lenet import lenet_features
 from fedadb_app.models.norm import NormPolicy
@@ -68,9 +68,9 @@ class ModelSpec:
     num_classes: int
 
     @classmethod
-    def of(cls, config: RunConfig, dataset: ImageDataset) -> "ModelSpec":
-        """Return what a run's configuration and data set ask for."""
-        return cls(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+    def of(cls, config: RunConfig, schema: ImageSchema) -> "ModelSpec":
+        """Return what a run's configuration and its images ask for."""
+        return cls(config.model, config.norm, schema.image_shape, schema.num_classes)
 
     @property
     def architecture(self) -> str:

@@ -206,7 +206,7 @@ def call(*arguments):
         (["--strategies", ","], "expected at least one name"),
         (["--alphas", "0"], "alpha=0.0 is not allowed"),
         (["-c", "seed=3"], "seed is set by the comparison itself"),
-        (["-c", 'evaluate="none"'], "leaves nothing to compare"),
+        (["-c", 'evaluate="clients"'], "leaves the server nothing to compare"),
         (["--reference", "sgd"], "--reference sgd"),
         (["-c", "alhpa=1"], 'did you mean "alpha"?'),
     ],

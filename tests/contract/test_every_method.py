@@ -7,9 +7,11 @@ from helpers import (
     Federation,
     edited,
     fails,
+    federation_of_nodes,
     first,
     identical,
     make_federation,
+    own_data,
     read_csv,
     read_json,
     serve,
@@ -134,6 +136,38 @@ def test_works_with_a_client_of_one_class(federation, name, colour_images):
     assert 1 in held, "the partition was meant to give some client one class only"
     f.run()
     assert finite(f)
+
+
+HOSPITALS = {
+    "one": [[0, 1, 2] * 4],
+    "two": [[0, 1, 2] * 4, [2, 2, 0] * 3],
+    "one image among others": [[0, 1, 2] * 4, [1]],
+    "one image alone": [[1]],
+    "one class": [[0, 1, 2] * 4, [2] * 9],
+}
+
+
+@every_method
+@pytest.mark.parametrize("labels", HOSPITALS.values(), ids=HOSPITALS)
+def test_works_with_hospitals_that_hold_their_own_images(tmp_path, name, labels):
+    nodes = {100 + k: own_data(tmp_path / f"{k}.npz", y, seed=k) for k, y in enumerate(labels)}
+    values = {**QUICK, **federation_of_nodes(3), "strategy": name, "model": "lenet"}
+    f = make_federation({**values, "output-dir": str(tmp_path / "runs")}, nodes=nodes)
+    f.run()
+    assert finite(f)
+    assert [(r["clients"], r["failures"]) for r in f.rows] == [(str(len(labels)), "0")] * 2
+    assert all((r["accuracy"] != "") == (labels != [[1]]) for r in f.rows)
+
+
+@every_method
+def test_works_with_a_single_image_and_batch_statistics(tmp_path, name):
+    nodes = {1: own_data(tmp_path / "1.npz", [0, 1, 2] * 2), 2: own_data(tmp_path / "2.npz", [1])}
+    values = {**QUICK, **federation_of_nodes(3), "strategy": name, "model": "resnet18"}
+    values |= {"num-server-rounds": 1, "output-dir": str(tmp_path / "runs")}
+    f = make_federation(values, nodes=nodes)
+    f.run()
+    assert finite(f)
+    assert [(r["clients"], r["failures"]) for r in f.rows] == [("2", "0")]
 
 
 def _classes_per_client(path: str) -> list[int]:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedadb_app.config import RunConfig
-from fedadb_app.data import local_data, partition_of
+from fedadb_app.data import PartitionClaim, client_data, partition_of
 from fedadb_app.data.batches import VALID_RANGE, LocalData, normalise
 from fedadb_app.data.sources import open_dataset
 
@@ -100,8 +100,10 @@ def _own_cache(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("_own_cache")
 def test_the_clients_of_a_run_hold_the_whole_training_part_together():
     config = RunConfig(dataset="digits", alpha=0.5, augment=True)
-    clients = [local_data(config, k, 6, CPU) for k in range(6)]
     dataset = open_dataset("digits", "")
+    parts = [client_data(config, PartitionClaim(k, 6), CPU) for k in range(6)]
+    assert all(len(part.held_out) == 0 for part in parts)  # the server evaluates
+    clients = [part.train for part in parts]
     positions = torch.cat([client.positions for client in clients])
     assert torch.equal(positions.sort().values, torch.arange(1437))
     for client in clients:

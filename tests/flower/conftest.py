@@ -244,11 +244,24 @@ class SuperLink:
         """Start a SuperNode that ends by itself."""
         return self._call("flower-supernode", "--port", str(free_port()), *arguments)
 
-    @contextlib.contextmanager
     def supernode(
         self, partition_id: int, num_partitions: int, *security: str
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    ) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         """Connect a SuperNode that holds one part of the data set."""
+        return self._node(f"partition-id={partition_id} num-partitions={num_partitions}", *security)
+
+    def hospital(
+        self, path: Path, *security: str
+    ) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+        """Connect a SuperNode that holds its own images."""
+        return self._node(f'data-path="{path}"', *security)
+
+    def node_logs(self) -> str:
+        """What the SuperNodes have said so far."""
+        return "".join(log.read_text() for log in self.home.glob("flower-supernode-*.log"))
+
+    @contextlib.contextmanager
+    def _node(self, node_config: str, *security: str) -> Iterator[subprocess.Popen[bytes]]:
         process = self.spawn(
             "flower-supernode",
             *(security or ["--insecure"]),
@@ -257,7 +270,7 @@ class SuperLink:
             "--port",
             str(free_port()),
             "--node-config",
-            f"partition-id={partition_id} num-partitions={num_partitions}",
+            node_config,
         )
         try:
             yield process

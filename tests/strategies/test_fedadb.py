@@ -1,7 +1,6 @@
 """FedADB's two halves: what is left of it when its parts are off, and what its parts do."""
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.anchors import AnchorSettings, generate_anchors
 from fedadb_app.config import RunConfig
+from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.batches import Batch, LocalData
 from fedadb_app.dual_branch import BalancedSampler
 from fedadb_app.errors import ConfigError
@@ -66,8 +66,8 @@ def single(spec: ModelSpec = LENET) -> ImageClassifier:
 
 
 def server(model: ImageClassifier, params: FedADBParams, seed: int = 0) -> FedADB:
-    dataset: Any = SimpleNamespace(num_classes=CLASSES, image_shape=SHAPE)
-    run = ServerRun(config(seed=seed), model, dataset, partition=NOT_NEEDED, folder=NOT_NEEDED)
+    schema = ImageSchema(tuple(map(str, range(CLASSES))), SHAPE)
+    run = ServerRun(config(seed=seed), model, schema, NOT_NEEDED, NOT_NEEDED, NOT_NEEDED)
     return FedADB(run, roster=NOT_NEEDED, params=params)
 
 
@@ -94,7 +94,7 @@ def as_fedadb(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 )
 def test_without_anchors_lcb_and_balance_a_round_is_fedavgs_bitwise(spec, flip, precision):
     own = server(dual(spec), OFF)
-    run = ServerRun(config(), single(spec), NOT_NEEDED, NOT_NEEDED, NOT_NEEDED)
+    run = ServerRun(config(), single(spec), NOT_NEEDED, NOT_NEEDED, NOT_NEEDED, NOT_NEEDED)
     plain = fedavg.FedAvg(run, NOT_NEEDED, fedavg.FedAvgParams())
     start = own.global_model
     assert own.attachments(1) == {}

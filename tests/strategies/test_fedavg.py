@@ -27,7 +27,7 @@ def lenet() -> ImageClassifier:
 
 
 def server(model: ImageClassifier) -> FedAvg[FedAvgParams]:
-    run = ServerRun(CONFIG, model, dataset=NOT_NEEDED, partition=NOT_NEEDED, folder=NOT_NEEDED)
+    run = ServerRun(CONFIG, model, NOT_NEEDED, NOT_NEEDED, NOT_NEEDED, NOT_NEEDED)
     return FedAvg(run, roster=NOT_NEEDED, params=FedAvgParams())
 
 

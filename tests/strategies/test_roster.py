@@ -6,19 +6,43 @@ from helpers import (
     FakeGrid,
     SimulatedGrid,
     fails,
+    federation_of_nodes,
     messages_of,
+    own_data,
     silent,
     simulated_nodes,
     superlink_error,
 )
 
+from fedadb_app import messages
 from fedadb_app.config import RunConfig
+from fedadb_app.data import PartitionClaim, SampleCounts
 from fedadb_app.errors import NodeError
+from strategies import read_run_config
 from strategies.roster import Roster
 
 
 def make(nodes, **changes) -> tuple[Roster, FakeGrid]:
     return Roster(RunConfig(**changes)), FakeGrid({}, nodes)
+
+
+def make_own(nodes, **changes) -> tuple[Roster, FakeGrid]:
+    """The same for nodes with their own data."""
+    named = {key.replace("_", "-"): value for key, value in changes.items()}
+    values = {**federation_of_nodes(classes=10), "evaluate": "none", **named}
+    return Roster(read_run_config(values)[0]), FakeGrid(values, nodes)
+
+
+@pytest.fixture
+def hospital(tmp_path):
+    """Make the node config of a SuperNode with so many images of its own."""
+    return lambda count=7: own_data(tmp_path / f"{count}.npz", [0, 9] * count)
+
+
+def look(roster: Roster, grid: FakeGrid, clock, seconds: float = 0.0) -> None:
+    """Begin a round some time later."""
+    clock.now += seconds
+    roster.refresh(grid)
 
 
 def claim(partition: int, parts: int) -> dict[str, int]:
@@ -39,11 +63,12 @@ def test_identity_is_the_partition_whatever_the_node_id():
     assert roster.num_clients == 3
 
 
-def test_a_node_with_its_own_data_is_known_by_its_node_id():
-    roster, grid = make({900: {}, 2**63 + 5: {"data": "/patients"}}, min_nodes=2)
+def test_a_node_with_its_own_data_is_known_by_its_node_id(hospital):
+    roster, grid = make_own({900: hospital(7), 2**63 + 5: hospital(3)}, min_nodes=2)
     roster.gather(grid)
     assert roster.nodes == {900: 900, 2**63 + 5: 2**63 + 5}
     assert roster.num_clients == 2
+    assert roster.stated == {900: SampleCounts(14, 0), 2**63 + 5: SampleCounts(6, 0)}
 
 
 def test_each_node_is_asked_once():
@@ -94,7 +119,7 @@ def test_where_answers_contradict_the_order_everyone_is_asked(odd):
 def test_a_simulation_whose_clients_all_fail_is_no_federation(clock):
     roster, grid = Roster(RunConfig(node_timeout=5.0)), simulation(3)
     grid.identity_faults = dict.fromkeys(grid.nodes, fails())
-    with pytest.raises(NodeError, match="3 more do not answer"):
+    with pytest.raises(NodeError, match="3 more left out"):
         roster.gather(grid)
 
 
@@ -122,24 +147,24 @@ def test_waits_for_every_part_of_a_public_data_set(clock):
     assert sorted(roster.nodes) == [0, 1, 2]
 
 
-def test_waits_for_min_nodes(clock):
-    roster, grid = make({5: {}}, min_nodes=2)
+def test_waits_for_min_nodes(clock, hospital):
+    roster, grid = make_own({5: hospital()}, min_nodes=2)
 
     def join_later():
         if clock.naps == 3:
-            grid.nodes[6] = {}
+            grid.nodes[6] = hospital()
 
     grid.before_look = join_later
     roster.gather(grid)
     assert sorted(roster.nodes) == [5, 6]
 
 
-def test_waits_for_the_first_node(clock):
-    roster, grid = make({})
+def test_waits_for_the_first_node(clock, hospital):
+    roster, grid = make_own({})
 
     def join_later():
         if clock.naps == 3:
-            grid.nodes[6] = {}
+            grid.nodes[6] = hospital()
 
     grid.before_look = join_later
     roster.gather(grid)
@@ -157,8 +182,8 @@ def test_gives_up_after_node_timeout_with_the_counts(clock):
     assert "num-partitions" in str(error.value)
 
 
-def test_gives_up_on_min_nodes(clock):
-    roster, grid = make({7: {}}, node_timeout=2.0, min_nodes=4)
+def test_gives_up_on_min_nodes(clock, hospital):
+    roster, grid = make_own({7: hospital()}, node_timeout=2.0, min_nodes=4)
     with pytest.raises(NodeError, match=r"^1 SuperNodes.* 4 are needed.*min-nodes"):
         roster.gather(grid)
 
@@ -176,10 +201,17 @@ def test_gives_up_where_nobody_comes(clock):
         roster.gather(grid)
 
 
-def test_does_not_wait_longer_for_an_answer_than_node_timeout(clock):
-    roster, grid = make(simulated_nodes(2), node_timeout=30.0)
+def test_before_round_1_it_waits_node_timeout_for_an_answer(clock, hospital, caplog):
+    """A large data set takes a while to check; one good node alone must not start without it."""
+    roster, grid = make_own({7: hospital(), 8: hospital()}, node_timeout=30.0)
+    grid.identity_faults[8] = silent
+    start = clock.now
     roster.gather(grid)
-    assert grid.timeouts == [30.0]
+    assert 30 <= clock.now - start < 31
+    assert roster.nodes == {7: 7}
+    assert messages_of(caplog.records, "WARNING") == [
+        "node 8 is left out: it has not answered for 30 s"
+    ]
 
 
 # --- refused --------------------------------------------------------------------------------
@@ -230,7 +262,7 @@ def test_an_error_is_logged_once_with_the_node(clock, caplog):
 
 
 def test_an_error_from_the_superlink_is_logged_with_the_node_that_was_asked(clock, caplog):
-    roster, grid = make({42: {}}, node_timeout=1.0)
+    roster, grid = make({42: claim(0, 1)}, node_timeout=1.0)
     grid.identity_faults[42] = superlink_error
     with pytest.raises(NodeError):
         roster.gather(grid)
@@ -243,7 +275,7 @@ def test_a_node_that_recovers_is_taken(clock):
     grid.identity_faults[broken] = fails()
 
     def recover():
-        if clock.naps == 4:
+        if clock.naps == 40:
             grid.identity_faults.clear()
 
     grid.before_look = recover
@@ -252,7 +284,7 @@ def test_a_node_that_recovers_is_taken(clock):
 
 
 def test_an_answer_of_another_kind_is_an_error_of_that_node_only(clock):
-    roster, grid = make({41: claim(0, 1), 42: {}})
+    roster, grid = make({41: claim(0, 1), 42: claim(0, 1)})
     grid.identity_faults[42] = lambda asked, reply: [
         Message(RecordDict({"identity": ConfigRecord({"colour": "red"})}), reply_to=asked)
     ]
@@ -296,17 +328,17 @@ def test_a_part_may_come_back_on_a_new_node():
     assert roster.nodes == {0: 7, 1: 80}
 
 
-def test_a_node_may_join_between_rounds():
-    roster, grid = make({7: {}})
+def test_a_node_may_join_between_rounds(hospital):
+    roster, grid = make_own({7: hospital()})
     roster.gather(grid)
-    grid.nodes[8] = {}
+    grid.nodes[8] = hospital()
     roster.refresh(grid)
     assert sorted(roster.nodes) == [7, 8]
     assert sorted(queries(grid)) == [7, 8]
 
 
-def test_between_rounds_it_waits_only_below_min_nodes(clock):
-    roster, grid = make({7: {}, 8: {}}, min_nodes=2, node_timeout=5.0)
+def test_between_rounds_it_waits_only_below_min_nodes(clock, hospital):
+    roster, grid = make_own({7: hospital(), 8: hospital()}, min_nodes=2, node_timeout=5.0)
     roster.gather(grid)
     del grid.nodes[8]
     with pytest.raises(NodeError, match=r"^1 SuperNodes.* 2 are needed"):
@@ -340,13 +372,127 @@ def test_a_restarted_node_replaces_its_old_self_that_is_still_listed(caplog):
     assert "partition-id=1" in said
 
 
-def test_a_newcomer_that_stays_silent_holds_up_one_round_only(clock):
-    roster, grid = make({1: {}})
+def test_a_newcomer_that_stays_silent_holds_up_one_round_only(clock, hospital):
+    roster, grid = make_own({1: hospital()})
+    roster.gather(grid)
+    grid.nodes[2] = hospital()
+    grid.identity_faults[2] = silent
+    waited = []
+    for _ in range(4):
+        before = clock.now
+        look(roster, grid, clock)
+        waited.append(clock.now - before)
+        clock.now += 60
+    assert waited == [pytest.approx(20, abs=0.3), 0, 0, 0]
+    assert queries(grid) == [1, 2, 2]  # again after node-timeout: it may be at work on its data
+    assert roster.nodes == {1: 1}
+
+
+# --- refused, and back ----------------------------------------------------------------------
+
+
+def test_a_node_that_refuses_is_left_out_with_its_sentence(clock, hospital, tmp_path, caplog):
+    roster, grid = make_own({1: hospital(), 2: {"data-path": str(tmp_path / "nowhere")}})
+    roster.gather(grid)
+    assert roster.nodes == {1: 1}
+    assert clock.naps == 0
+    (said,) = messages_of(caplog.records, "WARNING")
+    assert said == "node 2 is left out: its data cannot be used; its own log says why"
+
+
+def test_it_comes_back_once_its_data_are_mended_and_no_round_waits_for_it(
+    clock, hospital, tmp_path
+):
+    roster, grid = make_own({1: hospital(), 2: {"data-path": str(tmp_path / "later.npz")}})
+    roster.gather(grid)
+    look(roster, grid, clock, seconds=1)
+    assert queries(grid) == [1, 2]  # not asked again at once: each answer is a process there
+    own_data(tmp_path / "later.npz", [1, 2, 3])
+    look(roster, grid, clock, seconds=20)
+    assert queries(grid) == [1, 2, 2]
+    assert roster.stated[2] == SampleCounts(3, 0)
+    assert clock.naps == 0
+
+
+def test_no_round_waits_for_the_second_answer_of_a_refused_node(clock, hospital, tmp_path):
+    """It is taken in when it is there, also rounds later."""
+    roster, grid = make_own({1: hospital(), 2: {"data-path": str(tmp_path / "later.npz")}})
+    roster.gather(grid)
+    own_data(tmp_path / "later.npz", [1, 2, 3])
+    late = []
+    grid.identity_faults[2] = lambda asked, reply: late.append(reply) or []
+    look(roster, grid, clock, seconds=20)
+    look(roster, grid, clock, seconds=50)
+    assert roster.nodes == {1: 1}
+    grid.waiting += late
+    look(roster, grid, clock, seconds=1)
+    assert sorted(roster.nodes) == [1, 2]
+    assert clock.naps == 0
+
+
+def test_a_node_without_data_that_joins_is_left_out(clock, hospital, caplog):
+    roster, grid = make_own({1: hospital()})
     roster.gather(grid)
     grid.nodes[2] = {}
-    grid.identity_faults[2] = silent
-    for _ in range(3):
-        roster.refresh(grid)
-    assert queries(grid) == [1, 2]
-    assert grid.timeouts[-1] == 20
+    look(roster, grid, clock)
+    look(roster, grid, clock, seconds=1)
     assert roster.nodes == {1: 1}
+    (said,) = messages_of(caplog.records, "WARNING")
+    assert "node 2 is left out: --node-config: data-path" in said
+
+
+def test_a_client_that_is_left_out_comes_back_after_it_has_answered_anew(clock, hospital):
+    roster, grid = make_own({1: hospital(5), 2: hospital(6)})
+    roster.gather(grid)
+    clock.now += 60
+    roster.doubt(2, "its data have changed")
+    assert roster.nodes == {1: 1}
+    grid.nodes[2] = hospital(8)
+    grid.contexts.clear()
+    look(roster, grid, clock)
+    assert roster.stated[2] == SampleCounts(16, 0)
+
+
+def test_too_few_nodes_says_why_the_others_are_left_out(clock, tmp_path):
+    roster, grid = make_own({2: {"data-path": str(tmp_path / "nowhere")}, 3: {}}, node_timeout=3.0)
+    sentence = r"^0 SuperNodes are connected \(2 more left out; node 2: its data cannot be used"
+    with pytest.raises(NodeError, match=sentence):
+        roster.gather(grid)
+
+
+@pytest.mark.parametrize(
+    ("counts", "fits"),
+    [
+        ((1, 0), True),
+        ((50, 50), True),
+        ((51, 0), False),
+        ((1, 51), False),
+        ((0, 5), False),
+        ((-3, 5), False),
+        ((5, -1), False),
+        ((10**9, 0), False),
+    ],
+)
+def test_a_claim_beyond_max_examples_is_refused_and_named(clock, hospital, caplog, counts, fits):
+    roster, grid = make_own({1: hospital(), 2: hospital()}, max_examples=50)
+    grid.identity_faults[2] = lambda asked, reply: [
+        messages.identity_reply(asked, SampleCounts(*counts))
+    ]
+    roster.gather(grid)
+    assert (2 in roster.nodes) == fits
+    warnings = messages_of(caplog.records, "WARNING")
+    assert bool(warnings) != fits
+    if not fits:
+        assert f"node 2 is left out: it claims {counts[0]} training" in warnings[0]
+        assert "max-examples=50" in warnings[0]
+
+
+def test_a_claim_of_another_kind_is_refused(clock, caplog):
+    """What nodes hold is the run configuration's to say."""
+    for build, wrong in ((make, SampleCounts(5, 0)), (make_own, PartitionClaim(0, 1))):
+        roster, grid = build({2: {}}, node_timeout=1.0)
+        grid.identity_faults[2] = lambda asked, reply, wrong=wrong: [
+            messages.identity_reply(asked, wrong)
+        ]
+        with pytest.raises(NodeError, match=r"node 2: its identity lacks whole numbers"):
+            roster.gather(grid)

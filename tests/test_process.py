@@ -8,7 +8,7 @@ import pytest
 
 BATCHES = """
 import ctypes, resource, sys
-from fedadb_app.memory import keep_freed_memory
+from fedadb_app.process import keep_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

@@ -1,0 +1,388 @@
+"""A node's own images: what is read from them, what is held out, and what is refused."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedadb_app.config import RunConfig
+from fedadb_app.data import (
+    PartitionClaim,
+    SampleCounts,
+    client_data,
+    folders,
+    image_schema,
+    partition_counts,
+    partition_of,
+    server_dataset,
+)
+from fedadb_app.data.arrays import ImageSchema, held_out
+from fedadb_app.data.sources import cache_folder, open_dataset, open_node_data
+from fedadb_app.errors import ConfigError, DataError
+
+SCHEMA = ImageSchema(("cat", "dog", "eel"), (1, 28, 28))
+CPU = torch.device("cpu")
+NODES = {"dataset": "nodes", "classes": "cat,dog,eel", "image_shape": "1x28x28"}
+CLIENTS = RunConfig(**NODES, evaluate="clients")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def picture(path: Path, value, size=(28, 28), mode="L") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value).save(path)
+    return path
+
+
+def hospital(root: Path, **classes: int) -> Path:
+    """A folder with so many images of each class; the grey value says which is which."""
+    for position, (name, count) in enumerate(classes.items()):
+        for i in range(count):
+            picture(root / name / f"{i:02}.png", 100 * position + i)
+    return root
+
+
+def npz(path: Path, **arrays) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def images(count: int, shape=(28, 28)) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
+
+
+def refused(path: Path, *words, where=None) -> None:
+    """Check that a node refuses with one sentence that names the file."""
+    with pytest.raises(DataError) as caught:
+        open_node_data(path, SCHEMA)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert all(str(word) in said for word in (where or path, *words)), said
+
+
+def train_labels(path: Path, schema: ImageSchema = SCHEMA) -> list[int]:
+    return open_node_data(path, schema).train_labels.tolist()
+
+
+# --- what is read ---------------------------------------------------------------------------
+
+
+def test_a_missing_class_does_not_shift_the_labels(tmp_path):
+    """Alphabetically eel would be 1; in this federation it is 2."""
+    found = open_node_data(hospital(tmp_path / "h", cat=2, eel=3), SCHEMA)
+    assert found.train_labels.tolist() == [0, 0, 2, 2, 2]
+    assert found.train_images[:, 0, 0, 0].tolist() == [0, 1, 100, 101, 102]
+    assert found.train_labels.dtype == np.int64
+    assert isinstance(found.train_images, np.memmap)
+    assert len(found.test_labels) == len(found.test_images) == 0
+
+
+def test_labels_follow_the_federations_order_not_the_alphabet(tmp_path):
+    root = hospital(tmp_path / "h", cat=1, dog=1)
+    assert train_labels(root) == [0, 1]
+    found = open_node_data(root, ImageSchema(("eel", "dog", "cat"), (1, 28, 28)))
+    pixels = found.train_images[:, 0, 0, 0].tolist()
+    assert dict(zip(pixels, found.train_labels.tolist(), strict=True)) == {0: 2, 100: 1}
+
+
+def test_one_image_is_enough(tmp_path):
+    assert train_labels(hospital(tmp_path / "h", eel=1)) == [2]
+    path = npz(tmp_path / "one.npz", train_images=images(1), train_labels=np.array([[1]]))
+    assert train_labels(path) == [1]
+
+
+def test_train_and_test_parts(tmp_path):
+    hospital(tmp_path / "h" / "train", dog=2)
+    assert train_labels(tmp_path / "h") == [1, 1]
+    hospital(tmp_path / "h" / "test", cat=1, eel=2)  # classes that are not trained on
+    found = open_node_data(tmp_path / "h", SCHEMA)
+    assert found.train_labels.tolist() == [1, 1]
+    assert found.test_labels.tolist() == [0, 2, 2]
+
+
+def test_an_npz_with_and_without_a_test_part(tmp_path):
+    parts = {"train": 5, "val": 2, "test": 3}
+    made = {f"{p}_images": images(n) for p, n in parts.items()}
+    made |= {f"{p}_labels": np.arange(n)[:, None] % 3 for p, n in parts.items()}
+    found = open_node_data(npz(tmp_path / "h.npz", **made), SCHEMA)
+    assert found.train_labels.tolist() == [0, 1, 2, 0, 1, 0, 1]
+    assert (found.train_images[:5, 0] == made["train_images"]).all()
+    assert found.test_labels.tolist() == [0, 1, 2]
+    for name in ("test_images", "test_labels"):
+        del made[name]
+    found = open_node_data(npz(tmp_path / "other.npz", **made), SCHEMA)
+    assert (len(found.train_labels), len(found.test_labels)) == (7, 0)
+
+
+def test_an_empty_class_folder_is_a_class_without_images(tmp_path):
+    root = hospital(tmp_path / "h", cat=2)
+    (root / "dog").mkdir()
+    assert train_labels(root) == [0, 0]
+
+
+def test_data_are_decoded_once_and_again_when_they_change(tmp_path, monkeypatch):
+    root = hospital(tmp_path / "h", cat=3, dog=3)
+    open_node_data(root, SCHEMA)
+    decode, read = folders._read_image, []
+    monkeypatch.setattr(folders, "_read_image", lambda file: read.append(file) or decode(file))
+    open_node_data(root, SCHEMA)
+    assert read == []
+    changes = [
+        lambda: picture(root / "cat" / "09.png", 9),  # a name
+        lambda: picture(root / "cat" / "09.png", 9, mode="L").write_bytes(
+            picture(tmp_path / "big.png", 7).read_bytes() + b" "
+        ),  # a size
+        lambda: os.utime(root / "cat" / "00.png", ns=(1, 1)),  # a time
+        lambda: (root / "dog" / "00.png").rename(root / "dog" / "0.png"),
+        lambda: (root / "dog" / "01.png").unlink(),
+        lambda: (root / "dog").rename(root / "eel"),  # another label
+    ]
+    for change in changes:
+        read.clear()
+        change()
+        labels = train_labels(root)
+        assert len(read) == len(labels) > 0
+    assert labels == [0, 0, 0, 0, 2, 2]
+
+
+def test_a_class_folder_that_is_a_link_is_watched_too(tmp_path):
+    pool = hospital(tmp_path / "pool", cat=2)
+    root = tmp_path / "h"
+    root.mkdir()
+    (root / "dog").symlink_to(pool / "cat")
+    assert train_labels(root) == [1, 1]
+    picture(pool / "cat" / "99.png", 5)
+    assert len(train_labels(root)) == 3
+
+
+def test_the_prepared_copy_is_for_this_user_only(tmp_path):
+    open_node_data(hospital(tmp_path / "h", cat=1), SCHEMA)
+    (copy,) = [p for p in (cache_folder() / "prepared").iterdir() if p.is_dir()]
+    assert copy.stat().st_mode & 0o077 == 0
+
+
+# --- what is refused ------------------------------------------------------------------------
+
+
+def test_no_such_path(tmp_path):
+    refused(tmp_path / "nowhere", "no such file or folder, or no right to see it")
+
+
+def test_an_unknown_class_folder(tmp_path):
+    root = hospital(tmp_path / "h", cat=2, dgo=2)
+    refused(root, "none of the federation's classes (cat, dog, eel)", where=root / "dgo")
+    for part in ("train", "test"):
+        hospital(tmp_path / "parts" / part, cat=1)
+    hospital(tmp_path / "parts" / "test", bird=1)
+    refused(tmp_path / "parts", "none of the", where=tmp_path / "parts" / "test" / "bird")
+
+
+def test_an_unreadable_image(tmp_path):
+    root = hospital(tmp_path / "h", cat=2, dog=2)
+    (root / "dog" / "01.png").write_bytes(b"not an image")
+    refused(root, "cannot be read as an image", where=root / "dog" / "01.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"size": (32, 28)}, "is (1, 28, 32) (channels, height, width)"),
+        ({"mode": "RGB", "value": (1, 2, 3)}, "is (3, 28, 28)"),
+        ({"mode": "RGBA", "value": (1, 2, 3, 4)}, "is (3, 28, 28)"),
+    ],
+)
+def test_an_image_of_another_shape(tmp_path, change, words):
+    root = hospital(tmp_path / "h", cat=2, dog=2)
+    file = picture(root / "cat" / "00.png", **{"value": 0, **change})
+    refused(
+        root,
+        words,
+        "the federation's images are (1, 28, 28); all",
+        where=file,
+    )
+
+
+def test_an_image_of_more_than_8_bits(tmp_path):
+    root = hospital(tmp_path / "h", cat=2)
+    file = root / "cat" / "x.tiff"
+    Image.fromarray(np.full((28, 28), 3000, np.uint16)).save(file)
+    refused(root, "more than 8 bits", where=file)
+
+
+def test_a_folder_without_images(tmp_path):
+    root = tmp_path / "h"
+    root.mkdir()
+    refused(root, "holds no class folder")
+    (root / "cat").mkdir()
+    (root / "cat" / "scan.dcm").touch()
+    refused(root, "holds no image (.bmp, .jpeg, .jpg, .png")
+    picture(root / "test" / "cat" / "0.png", 0)
+    refused(root, "folder test but no folder train")
+    picture(root / "train" / "cat" / "0.png", 0)
+    (root / "test" / "cat" / "0.png").unlink()
+    refused(root, "holds no image", where=root / "test")
+
+
+def test_a_folder_that_may_not_be_read(tmp_path, monkeypatch):
+    """Not silently a smaller data set. (Tests may run as root, who may read everything.)"""
+    root = hospital(tmp_path / "h", cat=2, dog=2)
+    (root / "dog" / "2024").mkdir()
+    scan = os.scandir
+
+    def closed(path):
+        if Path(path) == root / "dog" / "2024":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    refused(root, "cannot be read: Permission denied", where=root / "dog" / "2024")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"train_labels": np.array([0, 1, 3, 0])}, "a label 3, but there are only 3 classes"),
+        ({"train_labels": np.array([0, 1, -1, 0])}, "train_labels holds the label -1"),
+        ({"train_labels": np.array([0, 1, 2])}, "4 train_images but 3 train_labels"),
+        ({"train_images": images(4, (32, 32))}, "images are (1, 32, 32)"),
+        ({"train_images": images(4, (28, 28, 3))}, "images are (3, 28, 28)"),
+        ({"train_images": images(4).astype(np.float32)}, "must be uint8"),
+        ({"train_images": images(4)[:0], "train_labels": np.array([], int)}, "N > 0"),
+        ({"test_images": images(2, (30, 30)), "test_labels": np.array([0, 1])}, "test images"),
+        ({"test_images": images(2), "test_labels": np.array([0, 7])}, "a label 7"),
+    ],
+)
+def test_an_npz_that_does_not_fit(tmp_path, change, words):
+    made = {"train_images": images(4), "train_labels": np.array([0, 1, 2, 0]), **change}
+    refused(npz(tmp_path / "h.npz", **made), words)
+
+
+def test_an_npz_that_is_none(tmp_path):
+    (tmp_path / "h.npz").write_bytes(b"PK\x03\x04")
+    refused(tmp_path / "h.npz", "is damaged or no .npz file")
+    path = npz(tmp_path / "test.npz", test_images=images(1), test_labels=np.array([0]))
+    refused(path, "no array train_images")
+
+
+def test_mended_data_are_taken(tmp_path):
+    root = hospital(tmp_path / "h", cat=2)
+    file = picture(root / "dog" / "x.png", 0, size=(30, 30))
+    refused(root, where=file)
+    picture(file, 0)
+    assert train_labels(root) == [0, 0, 1]
+
+
+# --- what is held out -----------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 4), max_size=60))
+def test_a_fifth_of_each_class_is_held_out_and_one_always_stays(labels):
+    marked = held_out(np.array(labels, np.int64))
+    seen: dict[int, int] = {}
+    expected = []
+    for label in labels:  # the definition, sample by sample
+        seen[label] = seen.get(label, 0) + 1
+        few = 2 <= labels.count(label) < 5
+        expected.append(seen[label] == labels.count(label) if few else seen[label] % 5 == 0)
+    assert marked.tolist() == expected
+    for label in set(labels):
+        kept = [m for m, y in zip(marked, labels, strict=True) if y == label and not m]
+        assert kept
+
+
+def test_a_node_without_a_test_part_holds_a_share_out_where_clients_evaluate(tmp_path):
+    root = hospital(tmp_path / "h", cat=11, dog=3, eel=1)
+    data = client_data(CLIENTS, root, CPU)
+    assert data.counts == SampleCounts(train=12, held_out=3)
+    assert data.train.class_counts.tolist() == [9, 2, 1]
+    assert data.held_out.class_counts.tolist() == [2, 1, 0]
+    together = torch.cat([data.train.positions, data.held_out.positions])
+    assert together.sort().values.tolist() == list(range(15))
+    for evaluate, dataset in (("server", "digits"), ("none", "nodes")):
+        config = RunConfig(**{**NODES, "dataset": dataset}, evaluate=evaluate)
+        data = client_data(config, root, CPU)
+        assert data.counts == SampleCounts(train=15, held_out=0)
+
+
+def test_a_node_with_a_test_part_trains_on_all_the_rest(tmp_path):
+    hospital(tmp_path / "h" / "train", cat=11)
+    hospital(tmp_path / "h" / "test", cat=2, eel=1)
+    data = client_data(CLIENTS, tmp_path / "h", CPU)
+    assert data.counts == SampleCounts(train=11, held_out=3)
+    assert data.held_out.class_counts.tolist() == [2, 0, 1]
+
+
+def test_a_single_image_is_a_training_image(tmp_path):
+    data = client_data(CLIENTS, hospital(tmp_path / "h", dog=1), CPU)
+    assert data.counts == SampleCounts(train=1, held_out=0)
+
+
+def test_only_training_images_are_flipped(tmp_path):
+    root = hospital(tmp_path / "h", cat=5)
+    config = RunConfig(**NODES, evaluate="clients", augment=True)
+    data = client_data(config, root, CPU)
+    assert (data.train.flip, data.held_out.flip) == (True, False)
+
+
+@pytest.mark.parametrize("evaluate", ["clients", "both"])
+def test_a_part_of_a_public_data_set_is_divided_the_same_way(evaluate):
+    config = RunConfig(alpha=0.3, evaluate=evaluate)
+    dataset = open_dataset("digits", "")
+    partition = partition_of(config, 4)
+    counts = partition_counts(config, partition)
+    for client, part in enumerate(partition.indices):
+        data = client_data(config, PartitionClaim(client, 4), CPU)
+        marked = held_out(dataset.train_labels[part])
+        assert data.train.positions.tolist() == part[~marked].tolist()
+        assert data.held_out.positions.tolist() == part[marked].tolist()
+        assert data.counts == counts[client]
+    assert sum(c.train + c.held_out for c in counts.values()) == 1437
+
+
+def test_without_evaluation_by_clients_a_part_is_trained_on_as_it_is():
+    config = RunConfig(alpha=0.3)
+    partition = partition_of(config, 4)
+    for client, part in enumerate(partition.indices):
+        data = client_data(config, PartitionClaim(client, 4), CPU)
+        assert data.train.positions.tolist() == part.tolist()
+        assert data.counts == SampleCounts(len(part), 0)
+
+
+# --- what all nodes must agree with ---------------------------------------------------------
+
+
+def test_the_schema_of_parts_is_the_data_sets():
+    assert image_schema(RunConfig()) == ImageSchema(tuple("0123456789"), (1, 28, 28))
+
+
+def test_the_schema_of_own_data_is_the_run_configurations():
+    assert image_schema(CLIENTS) == SCHEMA
+    assert server_dataset(CLIENTS) is None
+    small = CLIENTS.model_copy(update={"image_shape": "3x20x28"})
+    with pytest.raises(DataError, match=r'image-shape="3x20x28".*28 to 224'):
+        image_schema(small)
+
+
+def test_the_servers_test_set_must_fit_the_nodes_data(tmp_path):
+    """Its folders say what its labels mean; an .npz has no names, there the nodes' count."""
+    values = {"classes": "cat,dog,eel", "image_shape": "1x28x28", "evaluate": "both"}
+    folder = str(hospital(tmp_path / "h", cat=2, dog=2, eel=2))
+    made = {f"{part}_labels": np.arange(3) for part in ("train", "test")}
+    made |= {f"{part}_images": images(3) for part in ("train", "test")}
+    for path in (folder, str(npz(tmp_path / "h.npz", **made))):
+        config = RunConfig(**values, dataset=path)
+        assert server_dataset(config).test_labels.tolist() == [0, 1, 2]
+        for change in ({"classes": "cat,dog"}, {"image_shape": "3x28x28"}):
+            with pytest.raises(ConfigError, match=r"does not fit dataset=.* the 3 classes"):
+                server_dataset(config.model_copy(update=change))
+    swapped = RunConfig(**{**values, "classes": "dog,cat,eel"}, dataset=folder)
+    with pytest.raises(ConfigError, match="the 3 classes cat, dog, eel, in this order"):
+        server_dataset(swapped)
