@@ -17,6 +17,7 @@ from typing import cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
 from safetensors.torch import load, save
 
 from fedadb_app.aggregation import ClientUpdate, all_finite
@@ -139,13 +140,16 @@ def read_identity(reply: Message, kind: type[Claim]) -> Claim:
     return kind(first, second)
 
 
-def or_refuse(answer: Callable[[Message, Context], Message]) -> Callable[..., Message]:
-    """Turn an error that someone at the node must mend into a sentence, here and at the server."""
+def or_refuse(answer: Callable[..., Message]) -> Callable[..., Message]:
+    """Turn an error that someone at the node must mend into a sentence, here and at the server.
+
+    For what answers a message in a context: the ClientApp's handlers, and mods around them.
+    """
 
     @wraps(answer)
-    def guarded(message: Message, context: Context) -> Message:
+    def guarded(message: Message, context: Context, *call_next: ClientAppCallable) -> Message:
         try:
-            return answer(message, context)
+            return answer(message, context, *call_next)
         except FedADBError as error:
             logger.error("this node cannot take part: %s", error)
             # The name of a hospital's file may name a patient, and its folder is a label.

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from helpers import REPOSITORY, Federation, node_id
+from helpers import REPOSITORY, Federation, federation_of_nodes, node_id, own_data
 
 import client_app
 from strategies import METHODS
@@ -46,9 +46,8 @@ def sent(built: Federation) -> set[Field]:
 
 
 @pytest.mark.parametrize("privacy", ["none", "central", "local"])
-def test_the_page_lists_what_is_sent(federation, privacy):
+def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
     found: set[Field] = set()
-    kinds: set[str] = set()
     for name, method in METHODS.items():
         if privacy == "central" and method.strategy.needs_each_update:
             continue
@@ -58,7 +57,12 @@ def test_the_page_lists_what_is_sent(federation, privacy):
         built.grid.context(node_id(1)).node_config["partition-id"] = "mine"
         built.run()
         found |= sent(built)
-        kinds |= {m.metadata.message_type for m in built.grid.sent}
+    hospitals = {100 + k: own_data(tmp_path / f"{k}.npz", [0, 1] * 9) for k in range(2)}
+    own = {**federation_of_nodes(classes=2), "privacy": privacy, "run-name": "own"}
+    built = federation(nodes=hospitals, **own)
+    built.run()
+    found |= sent(built)
+    kinds = {m.metadata.message_type for m in built.grid.sent}
     assert found == listed() - NOT_SENT.get(privacy, set())
     # A handler that is added to the client app must be driven here, too.
     assert {f"{kind}.default" for kind in kinds} == set(client_app.app._registered_funcs)
