@@ -227,11 +227,8 @@ class SuperLink:
         }
 
     def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self._call("flwr", *arguments)
-
-    def _call(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [BIN / command, *arguments],
+            [BIN / "flwr", *arguments],
             env=self.environment(),
             cwd=self.home,
             capture_output=True,
@@ -240,9 +237,23 @@ class SuperLink:
             check=False,
         )
 
-    def refused_supernode(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Start a SuperNode that ends by itself."""
-        return self._call("flower-supernode", "--port", str(free_port()), *arguments)
+    def refused_supernode(self, *arguments: str) -> str:
+        """Start a SuperNode that must give up; return what it says."""
+        # Not through a pipe: its SuperExec holds that open until this process has seen it end.
+        with tempfile.TemporaryFile("w+") as log:
+            done = subprocess.run(
+                [BIN / "flower-supernode", "--port", str(free_port()), *arguments],
+                env=self.environment(),
+                cwd=self.home,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=120,
+                check=False,
+            )
+            log.seek(0)
+            said = log.read()
+        assert done.returncode == 1, said
+        return said
 
     def supernode(
         self, partition_id: int, num_partitions: int, *security: str

@@ -34,10 +34,9 @@ def refused(link, *options, host="127.0.0.1"):
     """Start a SuperNode that must give up; return what it says, and what the SuperLink says."""
     log = link.home / "flower-superlink-1.log"
     before = len(log.read_text())
-    done = link.refused_supernode(f"--superlink={host}:{link.port}", *options)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "SuperNode ID" not in done.stderr  # which it is told when it is let in
-    return done.stdout + done.stderr, log.read_text()[before:]
+    said = link.refused_supernode(f"--superlink={host}:{link.port}", *options)
+    assert "SuperNode ID" not in said  # which it is told when it is let in
+    return said, log.read_text()[before:]
 
 
 def checked(link, hospital="hospital-a", host="127.0.0.1"):
