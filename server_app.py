@@ -58,6 +58,8 @@ def main(grid: Grid, context: Context) -> None:
         strategy = method.strategy(
             ServerRun(config, model, dataset, partition, folder), roster, params
         )
+        if checkpoint is not None:
+            strategy.resume(checkpoint)
         try:
             strategy.start(
                 grid,
