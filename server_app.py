@@ -54,6 +54,8 @@ def main(grid: Grid, context: Context) -> None:
         strategy = method.strategy(
             ServerRun(config, model, schema, dataset, partition, folder), roster, params
         )
+        if checkpoint is not None:
+            strategy.resume(checkpoint)
         try:
             strategy.start(
                 grid,

@@ -188,8 +188,6 @@ class FederatedStrategy(Strategy, Generic[P]):
         self._dealt = None if run.partition is None else partition_counts(run.config, run.partition)
         self._mark = time.perf_counter()
         self._started = self._mark
-        if run.folder.resumed is not None:
-            self._resume(run.folder.resumed)
 
     # --- what a method overrides --------------------------------------------------------
 
@@ -544,7 +542,14 @@ class FederatedStrategy(Strategy, Generic[P]):
         """Tell one partition from another; of nodes with their own data nothing is known."""
         return self.run.partition.hash if self.run.partition else ""
 
-    def _resume(self, checkpoint: Checkpoint) -> None:
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on with the model and the state of a checkpoint.
+
+        Raises
+        ------
+        ConfigError
+            If that run had other data, or divided them otherwise.
+        """
         facts, config = checkpoint.facts, self.run.config
         named = f'resume-from="{config.resume_from}"'
         shapes = [{n: t.shape for n, t in m.items()} for m in (checkpoint.model, self.global_model)]

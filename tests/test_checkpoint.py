@@ -35,6 +35,7 @@ from fedadb_app.checkpoint import (
     effective_values,
 )
 from fedadb_app.config import RunConfig
+from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import CheckpointError, ConfigError, TrainingError
 from fedadb_app.storage import write_tensors
 from strategies import METHODS, read_run_config
@@ -364,6 +365,7 @@ def test_other_data_in_the_same_place(values, runs, tmp_path):
     serve(values, crash_in=4)
     arrays["train_labels"][0] = 4
     np.savez(values["dataset"], **arrays)
+    open_dataset.cache_clear()  # a resumed run is another process
     with pytest.raises(ConfigError, match=r'resume-from=".*/run": the data, or how the clients'):
         serve(resuming(values), run_id=8)
 
