@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -59,6 +60,7 @@ class Measured:
 @contextmanager
 def own_superlink() -> Iterator[psutil.Process]:
     """Start a SuperLink for simulations in a folder of its own, and make it the default."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the SuperLink would stay behind
     home = Path(tempfile.mkdtemp(prefix="fb-", dir="/tmp"))  # Ray's socket paths must be short
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
