@@ -39,7 +39,7 @@ from packaging.specifiers import SpecifierSet
 from fedadb_app import messages
 from fedadb_app.certificates import open_to_others
 from fedadb_app.config import RunConfig, Scalar
-from fedadb_app.data import client_data, image_schema
+from fedadb_app.data import PartitionClaim, client_data, image_schema
 from fedadb_app.data.sources import cache_folder
 from fedadb_app.errors import ConfigError, CredentialError, FedADBError, NodeError
 from fedadb_app.local_training import choose_device
@@ -186,7 +186,13 @@ def check_data(settings: NodeSettings) -> str:
     """Open the node's samples as its ClientApp does, and count them per class."""
     config = settings.config
     context = Context(0, 0, dict(settings.node_config), RecordDict(), {})
-    data = client_data(config, messages.configured_data(context, config), torch.device("cpu"))
+    held = messages.configured_data(context, config)
+    if isinstance(held, PartitionClaim) and not 0 <= held.partition_id < held.num_partitions:
+        raise DataError(
+            f"--node-config: partition-id={held.partition_id} is not between 0 and "
+            f"num-partitions={held.num_partitions} less one"
+        )
+    data = client_data(config, held, torch.device("cpu"))
     schema = image_schema(config)
     channels, height, width = schema.image_shape
     counts = zip(schema.class_names, data.train.class_counts.tolist(), strict=True)
