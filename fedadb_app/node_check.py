@@ -41,7 +41,7 @@ from fedadb_app.certificates import open_to_others
 from fedadb_app.config import RunConfig, Scalar
 from fedadb_app.data import PartitionClaim, client_data, image_schema
 from fedadb_app.data.sources import cache_folder
-from fedadb_app.errors import ConfigError, CredentialError, FedADBError, NodeError
+from fedadb_app.errors import ConfigError, CredentialError, DataError, FedADBError, NodeError
 from fedadb_app.local_training import choose_device
 
 GIB = 2**30

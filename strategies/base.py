@@ -492,9 +492,12 @@ class FederatedStrategy(Strategy, Generic[P]):
         return answers, reasons
 
     def _refuse_outlier(self, update: ClientUpdate) -> None:
-        """Refuse ||theta_k - theta_sent|| > c ||theta_sent||, over all floating-point tensors."""
+        """Refuse ||theta_k - theta_sent|| > c ||theta_sent||, over all floating-point tensors.
+
+        A node's own noise may be larger, and its update is clipped before.
+        """
         factor = self.run.config.max_relative_update  # c; 0: no such rule
-        if not factor:
+        if not factor or self.run.config.privacy == "local":
             return
         floats = {n: t for n, t in self._broadcast.items() if t.is_floating_point()}
         moved = math.sqrt(squared_norm(difference(update.arrays, floats, floats)))

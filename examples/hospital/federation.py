@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -155,9 +155,12 @@ def started(folder: Path, name: str, *command: str) -> Iterator[psutil.Popen]:
     try:
         yield process
     finally:
-        tree = [process, *process.children(recursive=True)] if process.is_running() else []
+        tree: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            tree = [*process.children(recursive=True), process]
         for part in tree:
-            part.terminate()
+            with suppress(psutil.NoSuchProcess):
+                part.terminate()
         for part in psutil.wait_procs(tree, timeout=20)[1]:
             part.kill()
 
