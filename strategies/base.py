@@ -492,21 +492,28 @@ class FederatedStrategy(Strategy, Generic[P]):
         return answers, reasons
 
     def _refuse_outlier(self, update: ClientUpdate) -> None:
-        """Refuse ||theta_k - theta_sent|| > c ||theta_sent||, over all floating-point tensors.
+        """Refuse ||theta_k - theta_sent|| > c ||theta_sent||, for parameters and buffers apart.
 
-        A node's own noise may be larger, and its update is clipped before.
+        Running variances are squares, so c^2 counts for buffers. A node's own noise may be larger;
+        what it is added to has been clipped.
         """
         factor = self.run.config.max_relative_update  # c; 0: no such rule
         if not factor or self.run.config.privacy == "local":
             return
         floats = {n: t for n, t in self._broadcast.items() if t.is_floating_point()}
-        moved = math.sqrt(squared_norm(difference(update.arrays, floats, floats)))
-        size = math.sqrt(squared_norm(floats))
-        if moved > factor * size:
-            raise messages.UnusableReplyError(
-                f"its update has the norm {moved:.4g}, more than max-relative-update={factor:g} "
-                f"times that of the model it was sent, {size:.4g}"
-            )
+        trained = self.parameter_names
+        for kind, names, limit in (
+            ("update", floats.keys() & trained, factor),
+            ("change of running statistics", floats.keys() - trained, factor**2),
+        ):
+            sent = {name: floats[name] for name in sorted(names)}
+            moved = math.sqrt(squared_norm(difference(update.arrays, sent, sent)))
+            size = math.sqrt(squared_norm(sent))
+            if moved > limit * size:
+                raise messages.UnusableReplyError(
+                    f"its {kind} has the norm {moved:.4g}, more than {limit:g} times that of what "
+                    f"it was sent, {size:.4g} (max-relative-update={factor:g})"
+                )
 
     def _close_round(self) -> None:
         self.run.folder.add_round(self.record, self.run.schema.class_names)

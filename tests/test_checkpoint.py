@@ -286,7 +286,9 @@ def changed(key: str, default):
     return default + 1 if isinstance(default, int) else default / 2 or 0.5
 
 
-@pytest.mark.parametrize("key", sorted(RunConfig.defaults().keys() - {"resume-from"}))
+@pytest.mark.parametrize(
+    "key", sorted(RunConfig.defaults().keys() - {"resume-from", "classes", "image-shape"})
+)
 def test_a_key_may_differ_or_is_refused_with_both_values(written, tmp_path, key):
     default = RunConfig.defaults()[key]
     written({})
@@ -298,6 +300,17 @@ def test_a_key_may_differ_or_is_refused_with_both_values(written, tmp_path, key)
     both = f"{key} was {json.dumps(default)} in that run and is {json.dumps(value)} in this one"
     with pytest.raises(ConfigError, match=re.escape(f'resume-from="{tmp_path}/old": {both}')):
         resumed(tmp_path, **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("classes", "benign,malignant"), ("image-shape", "1x32x32")]
+)
+def test_what_nodes_own_data_have_in_common_must_be_repeated(written, tmp_path, key, value):
+    own = {"dataset": "nodes", "classes": "a,b", "image-shape": "1x28x28", "evaluate": "clients"}
+    written(own)
+    both = f'{key} was "{own[key]}" in that run and is "{value}" in this one'
+    with pytest.raises(ConfigError, match=re.escape(both)):
+        resumed(tmp_path, **{**own, key: value})
 
 
 @pytest.mark.parametrize("name", list(METHODS))

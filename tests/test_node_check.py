@@ -133,8 +133,16 @@ def settings(creds, quadrants):
         root_certificates=creds / "ca.crt",
         private_key=creds / "hospital-a.key",
         node_config={"data-path": quadrants},
-        config=RunConfig(device="cpu"),
+        config=RunConfig(device="cpu", **OWN_DATA),
     )
+
+
+OWN_DATA = {
+    "dataset": "nodes",
+    "classes": "0,1,2,3",
+    "image_shape": "1x28x28",
+    "evaluate": "clients",
+}
 
 
 def fails(check, settings):
@@ -522,7 +530,7 @@ def test_device(settings):
 def test_data(settings):
     assert node_check.check_data(settings) == (
         "400 training images of 28x28 pixels and 1 channel(s); "
-        "per class: 0 100, 1 100, 2 100, 3 100"
+        "per class: 0 100, 1 100, 2 100, 3 100; held out: 80"
     )
     settings = replace(settings, node_config={"data-path": "/nowhere/at/all"})
     assert "/nowhere/at/all" in fails(node_check.check_data, settings)
@@ -535,17 +543,28 @@ def test_a_part_of_a_public_data_set(settings, quadrants):
     for part in range(3):
         node_config = {"partition-id": part, "num-partitions": 3}
         said = node_check.check_data(replace(settings, config=config, node_config=node_config))
-        for label, count in re.findall(r"(\d) (\d+)(?:, |$)", said.split("per class: ")[1]):
+        for label, count in re.findall(r"(\d) (\d+)(?:, |;)", said.split("per class: ")[1]):
             total[int(label)] += int(count)
     assert total == [100] * 4
 
 
 @pytest.mark.parametrize(
-    "node_config", [{}, {"partition-id": 0}, {"partition-id": 3, "num-partitions": 3}]
+    ("node_config", "sentence"),
+    [
+        ({}, "this SuperNode has no data: start it with --node-config 'partition-id=0"),
+        ({"partition-id": 0}, "this SuperNode has no data: start it with --node-config 'part"),
+        ({"partition-id": 3, "num-partitions": 3}, "--node-config: partition-id=3 is not between"),
+        ({"partition-id": "x", "num-partitions": 3}, "--node-config: partition-id=x and num-part"),
+    ],
 )
-def test_a_node_that_names_no_data(settings, node_config):
-    said = fails(node_check.check_data, replace(settings, node_config=node_config))
-    assert said.startswith('--node-config names no data: give data-path="/data/hospital", or')
+def test_a_node_that_names_no_part_of_a_public_data_set(settings, node_config, sentence):
+    public = replace(settings, config=RunConfig(device="cpu"), node_config=node_config)
+    assert fails(node_check.check_data, public).startswith(sentence)
+
+
+def test_a_node_that_names_no_data_of_its_own(settings):
+    said = fails(node_check.check_data, replace(settings, node_config={}))
+    assert said.startswith('--node-config: data-path="" is not the absolute path of its own images')
 
 
 # --- the command ----------------------------------------------------------------------------
@@ -560,7 +579,8 @@ def call(address, creds, key, data):
             *("--root-certificates", str(creds / "ca.crt")),
             *("--auth-supernode-private-key", str(key)),
             *("--node-config", f'data-path="{data}"'),
-            *("-c", 'device="cpu"'),
+            *("-c", 'device="cpu" dataset="nodes" classes="0,1,2,3" image-shape="1x28x28"'),
+            *("-c", 'evaluate="clients"'),
         ],
     )
 

@@ -118,6 +118,12 @@ class Submitted:
         trained = self.output / "trained.txt"
         return trained.exists() and key in trained.read_text().split()
 
+    def finished_rounds(self) -> int:
+        folder = self.folder()
+        if folder is None or not (folder / "rounds.csv").exists():
+            return 0
+        return len((folder / "rounds.csv").read_text().splitlines()) - 1
+
     def summary_status(self) -> str:
         folder = self.folder()
         if folder is None or not (folder / "summary.json").exists():

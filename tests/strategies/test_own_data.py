@@ -374,7 +374,25 @@ def test_an_absurd_update_is_refused_and_named(hospitals, caplog):
     assert identical(built.strategy.global_model, honest.strategy.global_model)
     said = messages_of(caplog.records, "WARNING")[0]
     assert "client 101 failed: its update has the norm " in said
-    assert "more than max-relative-update=100 times that of the model it was sent" in said
+    assert "more than 100 times that of what it was sent" in said
+    assert said.endswith("(max-relative-update=100)")
+
+
+def test_absurd_running_statistics_are_refused_and_large_ones_are_not(hospitals, caplog):
+    """A variance is a square: c^2 counts."""
+
+    def grown(factor):
+        return edited(
+            lambda arrays: {n: a * factor if "running_var" in n else a for n, a in arrays.items()}
+        )
+
+    built = hospitals(strategy="fedgela", num_server_rounds=1)
+    built.grid.faults |= {100: grown(50.0), 101: grown(1e12)}
+    built.run()
+    assert (built.rows[0]["clients"], built.rows[0]["failures"]) == ("2", "1")
+    said = messages_of(caplog.records, "WARNING")[0]
+    assert "client 101 failed: its change of running statistics has the norm " in said
+    assert "more than 1e+04 times that of what it was sent" in said
 
 
 def test_without_the_rule_it_is_taken(hospitals):
