@@ -1,6 +1,7 @@
 """Pure functions on state dicts that server updates are made of."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -62,6 +63,36 @@ def difference(model: StateDict, reference: StateDict, names: Iterable[str]) -> 
 def squared_norm(model: StateDict) -> float:
     """Return the squared L2 norm over all tensors."""
     return sum(float(tensor.double().square().sum()) for tensor in model.values())
+
+
+def absurd_change(
+    model: StateDict, sent: StateDict, trained: Collection[str], factor: float
+) -> str:
+    """Say by how much too far a client's model is from the one it was sent; nothing if it is not.
+
+    Parameters
+    ----------
+    model, sent : StateDict
+        theta_k and what it started from.
+    trained : Collection[str]
+        The names of parameters; the other floating-point tensors are running statistics.
+    factor : float
+        c of ||theta_k - theta|| > c ||theta||; c^2 counts for running statistics, since variances
+        are squares. 0 allows everything.
+    """
+    floats = [name for name, tensor in sent.items() if tensor.is_floating_point()]
+    for kind, names, limit in (
+        ("update", [name for name in floats if name in trained], factor),
+        ("change of running statistics", [n for n in floats if n not in trained], factor**2),
+    ):
+        moved = math.sqrt(squared_norm(difference(model, sent, names)))
+        size = math.sqrt(squared_norm({name: sent[name] for name in names}))
+        if factor and moved > limit * size:
+            return (
+                f"its {kind} has the norm {moved:.4g}, more than {limit:g} times that of what it "
+                f"was sent, {size:.4g} (max-relative-update={factor:g})"
+            )
+    return ""
 
 
 def all_finite(model: StateDict) -> bool:

@@ -30,13 +30,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from fedadb_app import messages
-from fedadb_app.aggregation import (
-    ClientUpdate,
-    all_finite,
-    difference,
-    sample_weights,
-    squared_norm,
-)
+from fedadb_app.aggregation import ClientUpdate, absurd_change, all_finite, sample_weights
 from fedadb_app.checkpoint import Checkpoint, Facts, effective_values
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.data import SampleCounts, partition_counts, whole_test_part
@@ -51,12 +45,12 @@ from fedadb_app.privacy import epsilon_spent, noised_mean
 from fedadb_app.randomness import numpy_generator, secret_generator
 from fedadb_app.results import RoundRecord, RunFolder
 from strategies.handout import largest_first
+from strategies.replies import Answer, Answers, read_replies
 from strategies.roster import Roster
 
 logger = logging.getLogger("flwr.fedadb")
 
 P = TypeVar("P", bound=Settings)
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -130,15 +124,6 @@ def draw_participants(
     size = max(1, math.floor(len(identities) * fraction + 0.5))
     rng = numpy_generator(seed, stream, server_round)
     return sorted(identities[i] for i in rng.choice(len(identities), size, replace=False))
-
-
-def _in_one_line(reason: str) -> str:
-    """Return the message in what Flower says of a failed client: in simulation a traceback."""
-    _, marker, message = reason.rpartition("ClientAppException occurred. Message: ")
-    lines = (message if marker else reason).strip().splitlines()
-    if marker and lines:
-        return lines[0].removesuffix("'>")
-    return lines[-1].removesuffix("'>") if len(lines) > 1 else reason
 
 
 class FederatedStrategy(Strategy, Generic[P]):
@@ -358,10 +343,11 @@ class FederatedStrategy(Strategy, Generic[P]):
         def read(reply: Message, client: int) -> messages.ClientEvaluation:
             return messages.read_evaluate_reply(reply, self.counts[client].held_out)
 
-        answers, failed = self._read_all(server_round, self._evaluators, replies, read)
+        found = self._read(server_round, self._evaluators, replies, read)
+        answers = found.usable
         record = self.record
         record.diagnostics["evaluating_clients"] = len(answers)
-        record.diagnostics["evaluation_failures"] = len(failed)
+        record.diagnostics["evaluation_failures"] = len(found.failures)
         record.seconds_evaluate += time.perf_counter() - self._mark
         total = sum(answer.num_examples for answer in answers.values())
         if not total:
@@ -370,12 +356,12 @@ class FederatedStrategy(Strategy, Generic[P]):
         correct = sum(answer.num_correct for answer in answers.values())
         # In the order of identities, so that the sum does not depend on who was fastest.
         losses = [answers[client].loss * answers[client].num_examples for client in sorted(answers)]
-        found = {"accuracy": 100 * correct / total, "loss": sum(losses) / total}
+        means = {"accuracy": 100 * correct / total, "loss": sum(losses) / total}
         if self.run.config.server_evaluates:
-            record.diagnostics |= {f"{name}_clients": value for name, value in found.items()}
+            record.diagnostics |= {f"{name}_clients": value for name, value in means.items()}
         else:
-            record.accuracy, record.loss = found["accuracy"], found["loss"]
-        return MetricRecord({**found})
+            record.accuracy, record.loss = means["accuracy"], means["loss"]
+        return MetricRecord({**means})
 
     def evaluate_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate on the whole test set where the configuration asks for it; close the round."""
@@ -425,95 +411,48 @@ class FederatedStrategy(Strategy, Generic[P]):
 
     def _usable(self, server_round: int, replies: Iterable[Message]) -> list[ClientUpdate]:
         """Return the usable updates in identity order; log why the others are not."""
+        settings = self.run.config
 
         def read(reply: Message, client: int) -> ClientUpdate:
             held = self.counts[client].train
             update = messages.read_train_reply(reply, client, self.global_model, held)
-            self._refuse_outlier(update)
+            if settings.privacy != "local":  # its noise may be large; the update was clipped before
+                problem = absurd_change(
+                    update.arrays,
+                    self._broadcast,
+                    self.parameter_names,
+                    settings.max_relative_update,
+                )
+                if problem:
+                    raise messages.UnusableReplyError(problem)
             return update
 
-        answers, reasons = self._read_all(server_round, self._participants, replies, read)
-        updates = [answers[client] for client in sorted(answers)]
-        self.record.clients, self.record.failures = len(updates), len(reasons)
+        found = self._read(server_round, self._participants, replies, read)
+        self.record.clients, self.record.failures = len(found.usable), len(found.failures)
         sampled = len(self._participants)
         # Without the small allowance 7 % of 100 clients would be 7.000000000000001, so 8.
-        needed = max(1, math.ceil(self.run.config.min_success_fraction * sampled - 1e-9))
-        if len(updates) < needed:
+        needed = max(1, math.ceil(settings.min_success_fraction * sampled - 1e-9))
+        if len(found.usable) < needed:
             self._close_round()
-            client, reason = min(reasons.items())
+            client, reason = min(found.failures.items())
             raise TrainingError(
-                f"round {server_round}: {len(updates)} of {sampled} clients gave a usable update, "
-                f"{needed} needed (min-success-fraction={self.run.config.min_success_fraction:g}); "
-                f"client {client}: {reason}"
+                f"round {server_round}: {len(found.usable)} of {sampled} clients gave a usable "
+                f"update, {needed} needed (min-success-fraction="
+                f"{settings.min_success_fraction:g}); client {client}: {reason}"
             )
-        return updates
+        return [found.usable[client] for client in sorted(found.usable)]
 
-    def _read_all(
+    def _read(
         self,
         server_round: int,
-        asked_clients: Mapping[int, int],
+        clients: Mapping[int, int],
         replies: Iterable[Message],
         read: Callable[[Message, int], Answer],
-    ) -> tuple[dict[int, Answer], dict[int, str]]:
-        """Return what each client answered, and, logged, why the others' answers are unusable.
-
-        `asked_clients` maps the node ids in ``_sent`` to clients; `read` reads a client's reply, or
-        raises an `UnusableReplyError`.
-        """
-        answers: dict[int, Answer] = {}
-        silent = f"no reply within round-timeout={self.run.config.round_timeout:g} s"
-        reasons = dict.fromkeys(asked_clients.values(), silent)
-        answered: set[int] = set()
-        asked = messages.Asked(self._sent)
-        for reply in replies:
-            node = asked.node(reply)
-            if node is None or node in answered:
-                logger.warning(
-                    "round %d: a reply of node %d is ignored: %s",
-                    server_round,
-                    reply.metadata.src_node_id,
-                    "it was not asked" if node is None else "it has already answered",
-                )
-                continue
-            answered.add(node)
-            client = asked_clients[node]
-            try:
-                answers[client] = read(reply, client)
-            except messages.UnusableReplyError as error:
-                reasons[client] = _in_one_line(str(error))
-                if isinstance(error, messages.RefusalError):
-                    self.roster.doubt(node, reasons[client])
-                    reasons[client] += "; it is left out until it has answered anew"
-                continue
-            del reasons[client]
-            self.record.bytes_up += messages.content_bytes(reply.content)
-        for client, reason in sorted(reasons.items()):
-            logger.warning("round %d: client %d failed: %s", server_round, client, reason)
-        return answers, reasons
-
-    def _refuse_outlier(self, update: ClientUpdate) -> None:
-        """Refuse ||theta_k - theta_sent|| > c ||theta_sent||, for parameters and buffers apart.
-
-        Running variances are squares, so c^2 counts for buffers. A node's own noise may be larger;
-        what it is added to has been clipped.
-        """
-        factor = self.run.config.max_relative_update  # c; 0: no such rule
-        if not factor or self.run.config.privacy == "local":
-            return
-        floats = {n: t for n, t in self._broadcast.items() if t.is_floating_point()}
-        trained = self.parameter_names
-        for kind, names, limit in (
-            ("update", floats.keys() & trained, factor),
-            ("change of running statistics", floats.keys() - trained, factor**2),
-        ):
-            sent = {name: floats[name] for name in sorted(names)}
-            moved = math.sqrt(squared_norm(difference(update.arrays, sent, sent)))
-            size = math.sqrt(squared_norm(sent))
-            if moved > limit * size:
-                raise messages.UnusableReplyError(
-                    f"its {kind} has the norm {moved:.4g}, more than {limit:g} times that of what "
-                    f"it was sent, {size:.4g} (max-relative-update={factor:g})"
-                )
+    ) -> Answers[Answer]:
+        timeout = self.run.config.round_timeout
+        found = read_replies(server_round, self._sent, clients, replies, read, self.roster, timeout)
+        self.record.bytes_up += found.num_bytes
+        return found
 
     def _close_round(self) -> None:
         self.run.folder.add_round(self.record, self.run.schema.class_names)

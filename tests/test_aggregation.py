@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedadb_app.aggregation import (
     ClientUpdate,
+    absurd_change,
     all_finite,
     difference,
     sample_weights,
@@ -146,3 +147,20 @@ def test_one_bad_value_is_found(value):
     assert all_finite(model)
     model["weight"][6, 4] = value
     assert not all_finite(model)
+
+
+@pytest.mark.parametrize(
+    ("moved", "factor", "absurd"),
+    [(9.9, 10.0, False), (10.1, 10.0, True), (1e9, 0.0, False), (0.0, 1e-9, False)],
+)
+def test_a_change_is_absurd_from_c_times_the_model_on(moved, factor, absurd):
+    sent = {"w": torch.tensor([3.0, 4.0]), "count": torch.tensor(7)}  # of norm 5
+    model = {"w": sent["w"] + torch.tensor([5 * moved, 0.0]), "count": torch.tensor(10**6)}
+    assert bool(absurd_change(model, sent, {"w"}, factor)) == absurd
+
+
+@pytest.mark.parametrize(("moved", "absurd"), [(99.0, False), (101.0, True)])
+def test_variances_are_squares(moved, absurd):
+    sent = {"w": torch.ones(1), "running_var": torch.ones(1)}
+    model = {"w": torch.ones(1), "running_var": torch.tensor([1 + moved])}
+    assert bool(absurd_change(model, sent, {"w"}, 10.0)) == absurd
