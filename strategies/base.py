@@ -507,7 +507,7 @@ class FederatedStrategy(Strategy, Generic[P]):
                 f"{named}: the data, or how the clients share them, are not those of that run; a "
                 f"resumed run needs the same data and as many clients"
             )
-        self.global_model = {name: checkpoint.model[name] for name in self.global_model}  # in order
+        self.global_model = checkpoint.model
         self.state = checkpoint.state
         self.state_rounds = dict(facts.state_rounds)
         self.rounds_drawn.update(facts.rounds_drawn)
