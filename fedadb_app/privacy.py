@@ -91,7 +91,8 @@ def epsilon_spent(config: RunConfig, rounds: int) -> float:
     """Return epsilon, at the configured delta, of a client drawn in so many rounds.
 
     Neighbours are, for ``central``, a federation in which the client's update counts and one in
-    which it counts as a zero (s = 1); for ``local``, any two data sets of the client (s = 2).
+    which it counts as a zero (s = 1); for ``local``, any two data sets of the client, equally
+    large (s = 2).
     """
     if config.privacy == "none":
         return math.nan
