@@ -40,7 +40,7 @@ def main(
     folder: Annotated[
         Path | None, typer.Option(help="A new folder for everything; else a temporary one.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1)] = 10,
+    rounds: Annotated[int, typer.Option(min=1)] = 6,
 ) -> None:
     """Build the federation, run it, and exit with 1 unless it completed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or Flower's processes would stay
@@ -59,8 +59,8 @@ def main(
             call(folder, "flwr", "supernode", "register", key, "hospitals", "--name", name)
         run_config = (
             f'dataset="nodes" classes="{",".join(names)}" image-shape="1x28x28" model="lenet" '
-            f'strategy="fedadb" evaluate="clients" min-nodes={len(HOSPITALS)} '
-            f'num-server-rounds={rounds} output-dir="{folder}/results"'
+            f'strategy="fedadb" batch-size=16 learning-rate=0.02 num-server-rounds={rounds} '
+            f'evaluate="clients" min-nodes={len(HOSPITALS)} output-dir="{folder}/results"'
         )
         for name in HOSPITALS:
             options = joining(folder, credentials, address, name)
