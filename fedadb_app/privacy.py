@@ -22,8 +22,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
 from fedadb_app.aggregation import difference, squared_norm, weighted_mean
 from fedadb_app.config import RunConfig
@@ -76,6 +74,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     delta : float
         Between 0 and 1.
     """
+    # Imported here: the server alone asks, and a ClientApp's process, one a message, starts sooner.
+    from scipy.optimize import brentq
+    from scipy.special import log_ndtr, ndtr
 
     def excess(epsilon: float) -> float:
         tail = math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))

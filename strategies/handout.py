@@ -10,13 +10,24 @@ SuperNodes each compute for themselves; for them nothing changes.
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeGuard
 
 from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.superlink.grid import InMemoryGrid
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid import InMemoryGrid
 
 _LOOK = 0.12  # seconds after which Flower has taken what was pushed before
 _POLL = 0.002  # seconds between two looks for replies, per message; Flower's own 0.1 at most
+
+
+def is_simulation(grid: Grid) -> "TypeGuard[InMemoryGrid]":
+    """Whether the nodes are simulated in this process."""
+    # Imported here: it brings SQLAlchemy, which every ClientApp's process would wait for.
+    from flwr.superlink.grid import InMemoryGrid
+
+    return isinstance(grid, InMemoryGrid)
 
 
 def largest_first(
@@ -33,7 +44,7 @@ def largest_first(
     samples : Sequence[int]
         How many samples each participant trains on: what its time is proportional to.
     """
-    if not isinstance(grid, InMemoryGrid):
+    if not is_simulation(grid):
         return messages
     grid.pull_interval = min(0.1, _POLL * len(messages))
     order = sorted(range(len(messages)), key=lambda i: samples[i], reverse=True)

@@ -14,14 +14,18 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid
-from flwr.superlink.grid import InMemoryGrid
 
 from fedadb_app import messages
 from fedadb_app.config import RunConfig
 from fedadb_app.data import PartitionClaim, SampleCounts
 from fedadb_app.errors import NodeError
+from strategies.handout import is_simulation
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid import InMemoryGrid
 
 logger = logging.getLogger("flwr.fedadb")
 
@@ -86,7 +90,7 @@ class Roster:
         NodeError
             If ``node-timeout`` seconds pass without enough nodes, or identities clash.
         """
-        if isinstance(grid, InMemoryGrid):
+        if is_simulation(grid):
             self._know_simulation(grid)
         self._wait(grid, at_start=True)
 
@@ -105,7 +109,7 @@ class Roster:
         self._claims.pop(node, None)
         self._left_out[node] = reason
 
-    def _know_simulation(self, grid: InMemoryGrid) -> None:
+    def _know_simulation(self, grid: "InMemoryGrid") -> None:
         """Learn who holds what in a simulation from the answers of a few nodes.
 
         To find the queries among K nodes, Flower looks through all of them for each node: K^2
@@ -258,6 +262,6 @@ def _misfit(claim: PartitionClaim, parts: int, taken: bool) -> str:
     return ""
 
 
-def _by_registration(grid: InMemoryGrid) -> list[int]:
+def _by_registration(grid: "InMemoryGrid") -> list[int]:
     nodes = sorted(grid.get_nodes(), key=lambda node: datetime.fromisoformat(node.registered_at))
     return [node.node_id for node in nodes]

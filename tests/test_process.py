@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import REPOSITORY
 
 BATCHES = """
 import ctypes, resource, sys
@@ -45,3 +46,14 @@ def test_a_batch_finds_the_memory_of_the_batch_before_it():
     pages_of_a_batch = (32 << 20) // 4096
     assert page_faults("default") > 10 * pages_of_a_batch  # or there is nothing to mend
     assert page_faults("keep") < pages_of_a_batch
+
+
+def test_a_client_process_does_not_load_what_only_the_server_needs():
+    """A SuperNode starts a new one for every message."""
+    code = (
+        "import client_app, sys; print(sorted({'scipy', 'sqlalchemy', 'ray'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert done.stdout.strip() == "[]"
