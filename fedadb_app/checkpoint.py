@@ -59,6 +59,8 @@ class Facts(BaseModel):
         Client -> the last round in which it took part, for clients that keep a state.
     rounds_drawn : dict[int, int]
         Client -> in how many rounds it was drawn: what its privacy loss follows from.
+    nodes : dict[int, tuple[int, int]]
+        Of nodes with their own data: how many samples each trained on and held out.
     tables : dict[str, str]
         The text of each table of the run's folder.
     seconds : float
@@ -74,6 +76,7 @@ class Facts(BaseModel):
     partition: str
     state_rounds: dict[int, int]
     rounds_drawn: dict[int, int]
+    nodes: dict[int, tuple[int, int]]
     tables: dict[str, str]
     seconds: float
 

@@ -147,6 +147,15 @@ class RunConfig(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _nothing_without_noise(self) -> Self:
+        if self.privacy != "none" and self.clients_evaluate:
+            raise ValueError(
+                f'evaluate="{self.evaluate}" with privacy="{self.privacy}" would release what '
+                f'clients count on their own samples, without noise: use "server" or "none"'
+            )
+        return self
+
     @property
     def own_data(self) -> bool:
         """Whether each node holds its own images, and no part of ``dataset``."""

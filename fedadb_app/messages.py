@@ -9,6 +9,7 @@ it is asked answers with one sentence. Nothing that describes a client's labels 
 
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import wraps
@@ -39,11 +40,22 @@ _ANCESTORS, _LAST_ROUNDS = "ancestors", "last-rounds"
 _NUM_EXAMPLES = "num-examples"
 _NUM_HELD_OUT, _NUM_CORRECT, _LOSS = "num-held-out", "num-correct", "loss"
 
+_METRIC_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_LONGEST_REASON = 2000  # characters; the end says most
+
 _REFUSED = 1000  # code of an error that the app itself answers with; Flower's own are small
 
 
 class UnusableReplyError(Exception):
-    """A reply cannot be used; the message is the reason, for the log."""
+    """A reply cannot be used; the message is the reason, for the log.
+
+    Much of it may be a node's own words: control characters are escaped, and a long text is cut, so
+    that no node can write lines of its own into the server's log.
+    """
+
+    def __init__(self, reason: str) -> None:
+        safe = "".join(c if c.isprintable() else repr(c)[1:-1] for c in reason[-_LONGEST_REASON:])
+        super().__init__(safe)
 
 
 class RefusalError(UnusableReplyError):
@@ -282,6 +294,8 @@ def read_train_reply(
     state_round = metrics.pop(_STATE_ROUND, None)
     if not isinstance(state_round, int | None) or (state_round or 0) < 0:
         raise UnusableReplyError(f"{_STATE_ROUND}={state_round} is no round")
+    if odd := [name for name in metrics if not _METRIC_NAME.fullmatch(name)]:
+        raise UnusableReplyError(f"{odd[0]!r} is no name of a metric")
     scalars = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
     try:
         model = to_state_dict(content.array_records[_ARRAYS])
@@ -291,8 +305,6 @@ def read_train_reply(
         odd = sorted(model.keys() ^ expected.keys())
         raise UnusableReplyError(f"its model's tensors are not the global model's: {odd[:3]}")
     for name, tensor in model.items():
-        if name.endswith("running_var") and bool((tensor < 0).any()):
-            raise UnusableReplyError(f"tensor {name} is a variance but holds negative values")
         if tensor.shape != expected[name].shape:
             raise UnusableReplyError(
                 f"tensor {name} has shape {tuple(tensor.shape)}, "
@@ -302,6 +314,8 @@ def read_train_reply(
             raise UnusableReplyError(
                 f"tensor {name} has type {tensor.dtype}, expected {expected[name].dtype}"
             )
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise UnusableReplyError(f"tensor {name} is a variance but holds negative values")
     if not all_finite(model):
         raise UnusableReplyError("its model holds values that are not finite")
     if not all(math.isfinite(v) for v in scalars.values()):

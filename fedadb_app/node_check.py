@@ -110,6 +110,8 @@ def check_node(settings: NodeSettings) -> Iterator[Result]:
             yield Result(name, True, check(settings))
         except FedADBError as error:
             yield Result(name, False, str(error))
+        except Exception as error:  # whatever is wrong with a machine, the other lines still come
+            yield Result(name, False, f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 # --- this machine: each check returns what it found, or raises what to do -------------------

@@ -64,6 +64,12 @@ def noised_mean(
     return released
 
 
+def largest_noised_norm(config: RunConfig, dimension: int) -> float:
+    """Return which norm a clipped and noised update of d numbers exceeds less than once in e^18."""
+    noise = math.sqrt(dimension) + 6  # in units of z C
+    return config.clipping_norm * (1 + config.noise_multiplier * noise)
+
+
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon for which a Gaussian mechanism is (epsilon, delta)-private.
 

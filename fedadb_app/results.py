@@ -131,7 +131,9 @@ class RunFolder:
                     f"remove that folder"
                 )
             tables = {"rounds.csv": ",".join(RoundRecord.header()) + "\n"}
-            for table, text in (resumed.facts.tables if resumed else tables).items():
+            if resumed:
+                tables = {name: t for name, t in resumed.facts.tables.items() if name in _TABLES}
+            for table, text in tables.items():
                 (path / table).write_text(text)
         except OSError as error:
             raise ConfigError(
@@ -233,7 +235,7 @@ class RunFolder:
         self._write_json("partition.json", manifest)
 
     def write_nodes(self, stated: Mapping[int, SampleCounts], schema: ImageSchema) -> None:
-        """Write which nodes take part, with nothing of their data but how much it is."""
+        """Write which nodes have been connected, with nothing of their data but how much it is."""
         self._identifying["clients"] = len(stated)
         clients = [{"client": client, "size": stated[client].train} for client in sorted(stated)]
         self._write_json(

@@ -30,7 +30,14 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from fedadb_app import messages
-from fedadb_app.aggregation import ClientUpdate, absurd_change, all_finite, sample_weights
+from fedadb_app.aggregation import (
+    ClientUpdate,
+    absurd_change,
+    all_finite,
+    difference,
+    sample_weights,
+    squared_norm,
+)
 from fedadb_app.checkpoint import Checkpoint, Facts, effective_values
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.data import SampleCounts, partition_counts, whole_test_part
@@ -41,7 +48,7 @@ from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.local_training import Attachment, Trainer
 from fedadb_app.models import HeadBuilder, ImageClassifier, StateDict, single_head
-from fedadb_app.privacy import epsilon_spent, noised_mean
+from fedadb_app.privacy import epsilon_spent, largest_noised_norm, noised_mean
 from fedadb_app.randomness import numpy_generator, secret_generator
 from fedadb_app.results import RoundRecord, RunFolder
 from strategies.handout import largest_first
@@ -228,13 +235,14 @@ class FederatedStrategy(Strategy, Generic[P]):
         self._mark = time.perf_counter()
         self.roster.refresh(grid)
         if self.run.partition is None:
-            self._nodes |= self.roster.stated
-            self.run.folder.write_nodes(self._nodes, self.run.schema)
+            self._record_nodes()
         clients = self.roster.nodes
         chosen = draw_participants(settings.seed, server_round, clients, settings.fraction_train)
         self._participants = {clients[client]: client for client in chosen}
         self.rounds_drawn.update(chosen)
-        self.record.epsilon = epsilon_spent(settings, max(self.rounds_drawn.values()))
+        # A node that returns under a new id is an old client: there every round counts for all.
+        drawn = server_round if settings.own_data else max(self.rounds_drawn.values())
+        self.record.epsilon = epsilon_spent(settings, drawn)
         before = time.perf_counter()
         attachments = self.attachments(server_round)
         self.record.seconds_anchors = time.perf_counter() - before
@@ -253,6 +261,19 @@ class FederatedStrategy(Strategy, Generic[P]):
         self._sent = [messages.train_message(content, node) for node in self._participants]
         samples = [self.counts[client].train for client in chosen]
         return largest_first(grid, self._sent, samples)
+
+    def _record_nodes(self) -> None:
+        """Name newcomers and their weight; one that outweighs all others is worth a question."""
+        stated = self.roster.stated
+        total = sum(held.train for held in stated.values())
+        for node in sorted(stated.keys() - self._nodes.keys()):
+            share = stated[node].train / total
+            level = logging.WARNING if len(stated) > 2 and share > 0.5 else logging.INFO
+            text = "node %d takes part with %d samples, %.0f %% of all"
+            logger.log(level, text, node, stated[node].train, 100 * share)
+        if not stated.items() <= self._nodes.items():
+            self._nodes |= stated
+            self.run.folder.write_nodes(self._nodes, self.run.schema)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -289,7 +310,8 @@ class FederatedStrategy(Strategy, Generic[P]):
             for name in updates[0].metrics
             if all(name in u.metrics for u in updates)
         }
-        self.record.diagnostics |= {name.replace("-", "_"): m for name, m in means.items()}
+        theirs = {name.replace("-", "_"): mean for name, mean in means.items()}
+        self.record.diagnostics = theirs | self.record.diagnostics
         arrays = messages.to_arrays(self.global_model)
         self.record.seconds_aggregate = time.perf_counter() - received
         return arrays, MetricRecord({name: float(mean) for name, mean in means.items()})
@@ -416,15 +438,8 @@ class FederatedStrategy(Strategy, Generic[P]):
         def read(reply: Message, client: int) -> ClientUpdate:
             held = self.counts[client].train
             update = messages.read_train_reply(reply, client, self.global_model, held)
-            if settings.privacy != "local":  # its noise may be large; the update was clipped before
-                problem = absurd_change(
-                    update.arrays,
-                    self._broadcast,
-                    self.parameter_names,
-                    settings.max_relative_update,
-                )
-                if problem:
-                    raise messages.UnusableReplyError(problem)
+            if problem := self._absurd(update):
+                raise messages.UnusableReplyError(problem)
             return update
 
         found = self._read(server_round, self._participants, replies, read)
@@ -441,6 +456,18 @@ class FederatedStrategy(Strategy, Generic[P]):
                 f"{settings.min_success_fraction:g}); client {client}: {reason}"
             )
         return [found.usable[client] for client in sorted(found.usable)]
+
+    def _absurd(self, update: ClientUpdate) -> str:
+        """Say why no honest client would have sent this update; nothing if one might."""
+        settings, sent = self.run.config, self._broadcast
+        if settings.privacy != "local":
+            factor = settings.max_relative_update
+            return absurd_change(update.arrays, sent, self.parameter_names, factor)
+        limit = largest_noised_norm(settings, sum(tensor.numel() for tensor in sent.values()))
+        moved = math.sqrt(squared_norm(difference(update.arrays, sent, sent)))
+        if moved <= limit:
+            return ""
+        return f"its noised update has the norm {moved:.4g}, and an honest one at most {limit:.4g}"
 
     def _read(
         self,
@@ -482,6 +509,7 @@ class FederatedStrategy(Strategy, Generic[P]):
             partition=self._partition_hash(),
             state_rounds=self.state_rounds,
             rounds_drawn=dict(self.rounds_drawn),
+            nodes={node: (held.train, held.held_out) for node, held in self._nodes.items()},
             tables=folder.tables(),
             seconds=folder.seconds,
         )
@@ -511,6 +539,7 @@ class FederatedStrategy(Strategy, Generic[P]):
         self.state = checkpoint.state
         self.state_rounds = dict(facts.state_rounds)
         self.rounds_drawn.update(facts.rounds_drawn)
+        self._nodes = {node: SampleCounts(*counts) for node, counts in facts.nodes.items()}
         logger.info("%s: going on after round %d of that run", named, facts.round)
         on_disk = config.client_state_dir and facts.config["client-state-dir"]
         if self.state_rounds and not on_disk:
@@ -520,6 +549,22 @@ class FederatedStrategy(Strategy, Generic[P]):
                 named,
                 len(self.state_rounds),
             )
+        self._compare_nodes(named)
+
+    def _compare_nodes(self, named: str) -> None:
+        """Name nodes with their own data that are gone, new or hold another number of samples."""
+        now, before = self.roster.stated, self._nodes
+        for what, nodes in (
+            ("not connected now, or under another id", before.keys() - now.keys()),
+            ("not of that run, or under another id", now.keys() - before.keys()),
+            (
+                "holding another number of samples than in that run",
+                {node for node in now.keys() & before.keys() if now[node] != before[node]},
+            ),
+        ):
+            if nodes and self.run.config.own_data:
+                listed = ", ".join(map(str, sorted(nodes)))
+                logger.warning("%s: nodes %s: %s", named, what, listed)
 
     def _check_states(self, server_round: int, updates: Sequence[ClientUpdate]) -> None:
         """Name and count the clients that went on without what they kept in their last round."""

@@ -176,6 +176,7 @@ UNUSABLE: Mapping[str, tuple[Fault, str]] = {
     "wrong shape": (edited(first(lambda a: a[:-1])), "shape"),
     "transposed": (edited(first(lambda a: a.reshape(a.shape[::-1]))), "shape"),
     "wrong type": (edited(first(lambda a: a.astype(np.float64))), "float64"),
+    "complex": (edited(lambda a: {n: v.astype(complex) for n, v in a.items()}), "complex"),
     "text": (edited(first(lambda a: a.astype(str))), "cannot be read"),
     "missing tensor": (edited(without_first), "features.0.weight"),
     "extra tensor": (edited(lambda a: {**a, "backdoor": np.zeros(1, np.float32)}), "backdoor"),
@@ -187,6 +188,7 @@ UNUSABLE: Mapping[str, tuple[Fault, str]] = {
     "too many": (edited(metrics=lambda m: {**m, "num-examples": 10**12}), "num-examples=10000"),
     "no count": (edited(metrics=lambda m: {"train-loss": 1.0}), "num-examples"),
     "NaN loss": (edited(metrics=lambda m: {**m, "train-loss": float("nan")}), "not finite"),
+    "a metric like a path": (edited(metrics=lambda m: {**m, "../x": 1.0}), "no name of a metric"),
     "infinite metric": (edited(metrics=lambda m: {**m, "x": float("inf")}), "not finite"),
 }
 """Name -> a fault after which a reply can not be used, and a word of the reason to be logged."""

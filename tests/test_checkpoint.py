@@ -228,6 +228,7 @@ def written(tmp_path):
             partition="",
             state_rounds={5: 2},
             rounds_drawn={5: 2},
+            nodes={},
             tables={},
             seconds=1.5,
         )

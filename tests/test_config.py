@@ -441,3 +441,10 @@ def test_without_data_the_server_cannot_evaluate(evaluate):
 def test_who_evaluates(evaluate, server, clients):
     config = read_run_config({"evaluate": evaluate})[0]
     assert (config.server_evaluates, config.clients_evaluate) == (server, clients)
+
+
+@pytest.mark.parametrize("privacy", ["central", "local"])
+@pytest.mark.parametrize("evaluate", ["clients", "both"])
+def test_what_clients_count_is_not_released_without_noise(privacy, evaluate):
+    with pytest.raises(ConfigError, match=r"without noise: use \"server\" or \"none\""):
+        read_run_config({"privacy": privacy, "evaluate": evaluate})

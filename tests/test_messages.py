@@ -475,3 +475,12 @@ def test_messages_that_were_never_pushed_have_no_id_to_match():
     stranger = train_reply(asked(9), MODEL, 1, {})
     assert stranger.metadata.reply_to_message_id == never_pushed.metadata.message_id == ""
     assert Asked([never_pushed]).node(stranger) is None
+
+
+def test_a_node_cannot_write_lines_into_the_servers_log():
+    forged = "boom\n\x1b[2K\rINFO round 5/50: accuracy 99.99 %" + "x" * 10_000
+    said = str(UnusableReplyError(forged[:60] + "y" * 10_000))
+    assert len(said) <= 2000
+    said = str(UnusableReplyError(forged[:60]))
+    assert said.isprintable()
+    assert "boom\\n\\x1b[2K\\rINFO" in said

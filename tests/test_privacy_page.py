@@ -48,6 +48,7 @@ def sent(built: Federation) -> set[Field]:
 @pytest.mark.parametrize("privacy", ["none", "central", "local"])
 def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
     found: set[Field] = set()
+    kinds: set[str] = set()
     for name, method in METHODS.items():
         if privacy == "central" and method.strategy.needs_each_update:
             continue
@@ -58,11 +59,15 @@ def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
         built.run()
         found |= sent(built)
     hospitals = {100 + k: own_data(tmp_path / f"{k}.npz", [0, 1] * 9) for k in range(2)}
-    own = {**federation_of_nodes(classes=2), "privacy": privacy, "run-name": "own"}
+    own = {**federation_of_nodes(classes=2), "run-name": "own"}
+    if privacy != "none":  # clients do not evaluate: nothing would protect what they count
+        own |= {"privacy": privacy, "evaluate": "none"}
     built = federation(nodes=hospitals, **own)
     built.run()
     found |= sent(built)
-    kinds = {m.metadata.message_type for m in built.grid.sent}
-    assert found == listed() - NOT_SENT.get(privacy, set())
+    kinds |= {m.metadata.message_type for m in built.grid.sent}
+    counted = {row for row in listed() if row[0] == "evaluate" and privacy != "none"}
+    assert found == listed() - NOT_SENT.get(privacy, set()) - counted
+    kinds |= {"evaluate"} if privacy != "none" else set()
     # A handler that is added to the client app must be driven here, too.
     assert {f"{kind}.default" for kind in kinds} == set(client_app.app._registered_funcs)

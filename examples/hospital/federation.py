@@ -46,6 +46,8 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or Flower's processes would stay
     folder = Path(tempfile.mkdtemp(prefix="hospitals-")) if folder is None else folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        sys.exit(f"{folder} is not empty: give a new folder")
     names = write_images(folder)
     credentials = folder / "credentials"
     nodes = [word for name in HOSPITALS for word in ("--node", name)]
@@ -105,7 +107,12 @@ def joining(folder: Path, credentials: Path, address: str, name: str) -> list[st
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment in which Flower's files lie in the example's folder."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "FLWR_HOME": str(folder / "flower")}
+    return {
+        **os.environ,
+        "PATH": path,
+        "FLWR_HOME": str(folder / "flower"),
+        "XDG_CACHE_HOME": str(folder / "cache"),  # SuperNodes keep their images as arrays there
+    }
 
 
 def write_connection(folder: Path, address: str, ca: Path) -> None:

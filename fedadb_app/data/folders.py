@@ -28,7 +28,11 @@ Labelled = list[tuple[Path, int]]
 def image_files(folder: Path) -> list[Path]:
     """Return all image files below a folder, sorted; what may not be listed is an error."""
     found: list[Path] = []
+    seen: set[Path] = set()
     for place, _, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        if (real := Path(place).resolve()) in seen:
+            raise DataError(f"{place} is a link to {real}, whose images are here already")
+        seen.add(real)
         found += [Path(place, n) for n in names if Path(n).suffix.lower() in _IMAGE_SUFFIXES]
     return sorted(found)
 

@@ -386,3 +386,9 @@ def test_the_servers_test_set_must_fit_the_nodes_data(tmp_path):
     swapped = RunConfig(**{**values, "classes": "dog,cat,eel"}, dataset=folder)
     with pytest.raises(ConfigError, match="the 3 classes cat, dog, eel, in this order"):
         server_dataset(swapped)
+
+
+def test_a_link_to_where_one_is_already_does_not_count_images_twice(tmp_path):
+    root = hospital(tmp_path / "data", cat=3, dog=3)
+    (root / "cat" / "again").symlink_to(root / "cat")
+    refused(root, "again is a link to", "whose images are here already")

@@ -24,6 +24,7 @@ from fedadb_app.data import client_data
 from fedadb_app.errors import TrainingError
 from fedadb_app.evaluation import evaluate
 from fedadb_app.models import ModelSpec, build_classifier
+from fedadb_app.privacy import epsilon_spent
 
 HOSPITALS = ([0, 1, 2, 3] * 10, [0] * 25 + [1] * 5, [3] * 12)
 """Labels of three skewed nodes; a fifth of each class is held out: 8 + 6 + 2 samples."""
@@ -471,3 +472,37 @@ def test_the_model_is_the_mean_by_stated_samples(hospitals):
     sizes = [len(labels) - out for labels, out in zip(HOSPITALS, HELD_OUT, strict=True)]
     expected = weighted_mean(models, [n / sum(sizes) for n in sizes])
     assert identical(built.strategy.global_model, expected)
+
+
+# --- what is known of nodes when ids change ---------------------------------------------------
+
+
+def test_a_node_that_outweighs_all_others_is_named(federation, tmp_path, caplog):
+    sizes = {100: 6, 101: 6, 102: 40}
+    nodes = {n: own_data(tmp_path / f"{n}.npz", [0, 1] * (size // 2)) for n, size in sizes.items()}
+    own = {**federation_of_nodes(), "evaluate": "none", "num-server-rounds": 1}
+    federation(nodes=nodes, **own).run()
+    said = messages_of(caplog.records, "WARNING")
+    assert said == ["node 102 takes part with 40 samples, 77 % of all"]
+
+
+def test_every_round_costs_privacy_where_a_node_may_return_under_another_id(hospitals):
+    """Drawn in one round each by its id, a hospital of two ids was drawn in both."""
+    private = {"privacy": "central", "clipping_norm": 0.01, "evaluate": "none"}
+    built = hospitals(fraction_train=0.3, **private)
+    built.run()
+    assert len(set(built.strategy.rounds_drawn)) == 2
+    for t, row in enumerate(built.rows, start=1):
+        assert float(row["epsilon"]) == pytest.approx(
+            epsilon_spent(built.strategy.run.config, t), 1e-4
+        )
+
+
+@pytest.mark.parametrize(("size", "failures"), [(1.0, "0"), (1e6, "1")])
+def test_with_local_noise_the_absurd_is_what_noise_cannot_be(hospitals, size, failures):
+    built = hospitals(num_server_rounds=1, privacy="local", clipping_norm=1e-3, evaluate="none")
+    built.grid.faults[101] = edited(
+        lambda arrays: {n: a + np.float32(size * 1e-6) for n, a in arrays.items()}
+    )
+    built.run()
+    assert built.rows[0]["failures"] == failures
