@@ -2,7 +2,8 @@
 
 In simulation Flower draws new random node ids for every run, so a node is asked once for its
 partition id, and that is the client's identity. A node with its own data has none; there the node
-id, which Flower keeps with the node's registered key, is the identity, and the node states how many samples it holds.
+id, which Flower keeps with the node's registered key, is the identity, and the node states how many
+samples it holds.
 
 A node that refuses (its data do not pass its own checks), does not answer or does not fit in is
 left out. It is asked again, but no round waits for that answer: once it is a good one, the node
