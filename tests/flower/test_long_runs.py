@@ -1,5 +1,7 @@
 """Thirty rounds on a real SuperNode: no process that lives on may grow with the rounds."""
 
+import itertools
+import statistics
 import time
 
 import psutil
@@ -34,10 +36,13 @@ def test_no_process_grows_with_the_rounds(deployment):
             time.sleep(0.2)
         outcome = deployment.wait(run)
     assert outcome.status == "finished:completed", outcome.details
-    early, late = (max(t for t in seen if t <= end) for end in (6, ROUNDS - 1))
-    assert early >= 4
-    assert late >= ROUNDS - 3
-    lasting = seen[early].keys() & seen[late].keys()
+    rounds = sorted(t for t in seen if t > 5)
+    lasting = set.intersection(*(set(seen[t]) for t in rounds))
+    assert len(rounds) >= ROUNDS - 10
     assert len(lasting) >= 4  # SuperLink, SuperExec, ServerApp, SuperNode
-    grown = {pid: seen[late][pid] - seen[early][pid] for pid in lasting}
-    assert max(grown.values()) < 5, grown
+    for pid in lasting:
+        sizes = [seen[t][pid] for t in rounds]
+        growth = [after - before for before, after in itertools.pairwise(sizes)]
+        # One model kept a round would be 0.24 MiB each time. The allocator takes a step now and then.
+        assert statistics.median(growth) < 0.1, sizes
+        assert sizes[-1] - sizes[0] < 32, sizes
