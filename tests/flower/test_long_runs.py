@@ -43,6 +43,6 @@ def test_no_process_grows_with_the_rounds(deployment):
     for pid in lasting:
         sizes = [seen[t][pid] for t in rounds]
         growth = [after - before for before, after in itertools.pairwise(sizes)]
-        # One model kept a round would be 0.24 MiB each time. The allocator takes a step now and then.
+        # A model kept would be 0.24 MiB every round; the allocator takes a step now and then.
         assert statistics.median(growth) < 0.1, sizes
         assert sizes[-1] - sizes[0] < 32, sizes
