@@ -14,7 +14,7 @@ from fedadb_app.data import PartitionClaim, client_data, image_schema
 from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import LocalTask, choose_device
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
-from fedadb_app.process import keep_freed_memory, start_ray_in
+from fedadb_app.process import keep_freed_memory, release_freed_memory, start_ray_in
 from strategies import METHODS, read_run_config
 from strategies.local_privacy import local_privacy
 
@@ -70,6 +70,7 @@ def train(message: Message, context: Context) -> Message:
     if config.privacy == "local":
         metrics = {}  # computed from the samples, and without noise
     recalled = state_round if task.state else None
+    release_freed_memory(instruction.server_round)
     return messages.train_reply(message, model.state_dict(), len(data), metrics, recalled)
 
 

@@ -24,6 +24,16 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
+def release_freed_memory(server_round: int) -> None:
+    """Give back, every tenth round, what lies in pieces too small for the next batches.
+
+    Batches and clients of ever new sizes leave such pieces behind; without this a worker had grown
+    by a tenth after 200 rounds. What it costs is one batch's page faults.
+    """
+    if server_round % 10 == 0 and platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def start_ray_in(bundle: Path) -> None:
     """Let Ray's workers find the app's modules in the bundle that this run brought along.
 

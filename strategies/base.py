@@ -49,6 +49,7 @@ from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.local_training import Attachment, Trainer
 from fedadb_app.models import HeadBuilder, ImageClassifier, StateDict, single_head
 from fedadb_app.privacy import epsilon_spent, largest_noised_norm, noised_mean
+from fedadb_app.process import release_freed_memory
 from fedadb_app.randomness import numpy_generator, secret_generator
 from fedadb_app.results import RoundRecord, RunFolder
 from strategies.handout import largest_first
@@ -482,6 +483,7 @@ class FederatedStrategy(Strategy, Generic[P]):
         return found
 
     def _close_round(self) -> None:
+        release_freed_memory(self.record.round)
         self.run.folder.add_round(self.record, self.run.schema.class_names)
         seconds = time.perf_counter() - self._started
         rounds = self.run.config.num_server_rounds

@@ -48,6 +48,42 @@ def test_a_batch_finds_the_memory_of_the_batch_before_it():
     assert page_faults("keep") < pages_of_a_batch
 
 
+SCATTERED = """
+import ctypes, sys
+from fedadb_app.process import keep_freed_memory, release_freed_memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) // 256  # pages to MiB
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+keep_freed_memory()
+blocks = [libc.malloc(1 << 20) for _ in range(128)]
+for block in blocks:
+    libc.memset(block, 1, 1 << 20)
+for block in blocks[:-1]:  # the last one keeps the others from the end of the heap
+    libc.free(block)
+before = resident()
+release_freed_memory(int(sys.argv[1]))
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
+@pytest.mark.parametrize(("server_round", "least", "most"), [(20, 100, 130), (21, 0, 5)])
+def test_what_lies_scattered_is_given_back_every_tenth_round(server_round, least, most):
+    done = subprocess.run(
+        [sys.executable, "-c", SCATTERED, str(server_round)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert least <= int(done.stdout) <= most
+
+
 def test_a_client_process_does_not_load_what_only_the_server_needs():
     """A SuperNode starts a new one for every message."""
     code = (
