@@ -189,7 +189,17 @@ class Asked:
 def _refuse_error(reply: Message) -> None:
     if reply.has_error():
         reason = reply.error.reason or f"error code {reply.error.code} without a reason"
-        raise (RefusalError if reply.error.code == _REFUSED else UnusableReplyError)(reason)
+        refused = reply.error.code == _REFUSED
+        raise (RefusalError if refused else UnusableReplyError)(_in_one_line(reason))
+
+
+def _in_one_line(reason: str) -> str:
+    """Return the message in what Flower says of a failed client: in simulation a traceback."""
+    _, marker, message = reason.rpartition("ClientAppException occurred. Message: ")
+    lines = (message if marker else reason).strip().splitlines()
+    if marker and lines:
+        return lines[0].removesuffix("'>")
+    return lines[-1].removesuffix("'>") if len(lines) > 1 else reason
 
 
 # --- train ----------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def read_replies(
         try:
             found.usable[client] = read(reply, client)
         except messages.UnusableReplyError as error:
-            reason = _in_one_line(str(error))
+            reason = str(error)
             if isinstance(error, messages.RefusalError):
                 roster.doubt(node, reason)
                 reason += "; it is left out until it has answered anew"
@@ -92,12 +92,3 @@ def read_replies(
     for client, reason in sorted(found.failures.items()):
         logger.warning("round %d: client %d failed: %s", server_round, client, reason)
     return found
-
-
-def _in_one_line(reason: str) -> str:
-    """Return the message in what Flower says of a failed client: in simulation a traceback."""
-    _, marker, message = reason.rpartition("ClientAppException occurred. Message: ")
-    lines = (message if marker else reason).strip().splitlines()
-    if marker and lines:
-        return lines[0].removesuffix("'>")
-    return lines[-1].removesuffix("'>") if len(lines) > 1 else reason

@@ -484,3 +484,23 @@ def test_a_node_cannot_write_lines_into_the_servers_log():
     said = str(UnusableReplyError(forged[:60]))
     assert said.isprintable()
     assert "boom\\n\\x1b[2K\\rINFO" in said
+
+
+def test_of_a_traceback_only_the_message_is_said():
+    """What Flower's simulation sends for a client that raised, and a SuperNode's shorter form."""
+    worker = (
+        "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'ray::ClientAppActor.run()\n"
+        '  File "client_app.py", line 9, in train\nflwr.clientapp.ClientAppException: \n'
+        "Exception ClientAppException occurred. Message: CUDA out of memory\nmore of it'>"
+    )
+    for reason, expected in (
+        (worker, "CUDA out of memory"),
+        ("<class 'RuntimeError'>:<'first\nsecond'>", "second"),
+        ("<class 'RuntimeError'>:<'only'>", "<class 'RuntimeError'>:<'only'>"),
+    ):
+        asked = identity_query(7)
+        asked.metadata.__dict__["_message_id"] = "m"
+        reply = Message(Error(2, reason), reply_to=asked)
+        with pytest.raises(UnusableReplyError) as caught:
+            read_identity(reply, PartitionClaim)
+        assert str(caught.value) == expected
