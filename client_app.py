@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 
 from fedadb_app import messages
 from fedadb_app.aggregation import all_finite
+from fedadb_app.client_context import client_state, configured_data, or_refuse
 from fedadb_app.config import RunConfig
 from fedadb_app.data import PartitionClaim, client_data, image_schema
 from fedadb_app.evaluation import evaluate
@@ -26,11 +27,11 @@ start_ray_in(Path(__file__).parent)
 
 
 @app.query()
-@messages.or_refuse
+@or_refuse
 def identify(message: Message, context: Context) -> Message:
     """Say which data this node holds, once they have been found usable."""
     config, _, _ = read_run_config(context.run_config)
-    held = messages.configured_data(context, config)
+    held = configured_data(context, config)
     schema = image_schema(config)
     if isinstance(held, PartitionClaim):
         return messages.identity_reply(message, held)
@@ -41,18 +42,18 @@ def identify(message: Message, context: Context) -> Message:
 
 
 @app.train(mods=[local_privacy])
-@messages.or_refuse
+@or_refuse
 def train(message: Message, context: Context) -> Message:
     """Train the received model on this client's samples."""
     config, method, params = read_run_config(context.run_config)
-    held = messages.configured_data(context, config)
+    held = configured_data(context, config)
     device = choose_device(config.device)
     data = client_data(config, held, device).train
     global_model, instruction = messages.read_train(message)
     model = _worker_model(config).to(device)
     model.load_state_dict(global_model)
     client = held.partition_id if isinstance(held, PartitionClaim) else context.node_id
-    memory = messages.client_state(context, config, client, instruction)
+    memory = client_state(context, config, client, instruction)
     state_round, state = memory.read(instruction.server_round)
     task = LocalTask(
         client=client,
@@ -75,12 +76,12 @@ def train(message: Message, context: Context) -> Message:
 
 
 @app.evaluate()
-@messages.or_refuse
+@or_refuse
 def evaluate_model(message: Message, context: Context) -> Message:
     """Evaluate the received model on this client's held-out samples."""
     config, _, _ = read_run_config(context.run_config)
     device = choose_device(config.device)
-    data = client_data(config, messages.configured_data(context, config), device).held_out
+    data = client_data(config, configured_data(context, config), device).held_out
     server_round, received = messages.read_evaluate(message)
     model = _worker_model(config).to(device)
     model.load_state_dict(received)

@@ -1,4 +1,4 @@
-"""The wire: what a message holds. Only this module knows record keys.
+"""The wire: what a message holds. Only this module knows a message's record keys.
 
 A train message holds ``arrays`` (the model, one ArrayRecord, so that Flower's privacy mods stay
 usable), ``config`` (round, rounds, learning rate) and one ConfigRecord for each attachment of the
@@ -7,34 +7,26 @@ evaluate message holds ``arrays`` and ``config``, its reply ``metrics``. A node 
 it is asked answers with one sentence. Nothing that describes a client's labels leaves the client.
 """
 
-import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import wraps
-from pathlib import Path
 from typing import cast
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from safetensors.torch import load, save
 
 from fedadb_app.aggregation import ClientUpdate, all_finite
-from fedadb_app.client_state import Ancestor, StateFolder
-from fedadb_app.config import RunConfig
+from fedadb_app.client_state import Ancestor
 from fedadb_app.data import PartitionClaim, SampleCounts
-from fedadb_app.errors import DataError, FedADBError
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.models import StateDict
 
-logger = logging.getLogger("flwr.fedadb")
-
 _ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity"
-_TENSORS, _STATE, _STATE_ROUND = "tensors", "client-state", "state-round"
-_DATA_PATH, _PARTITION_ID, _NUM_PARTITIONS = "data-path", "partition-id", "num-partitions"
+_TENSORS, _STATE_ROUND = "tensors", "state-round"
+_PARTITION_ID, _NUM_PARTITIONS = "partition-id", "num-partitions"
 _ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
 _ANCESTORS, _LAST_ROUNDS = "ancestors", "last-rounds"
 _NUM_EXAMPLES = "num-examples"
@@ -82,38 +74,6 @@ _CLAIM_KEYS: Mapping[type[Claim], tuple[str, str]] = {
 }
 
 
-def configured_data(context: Context, config: RunConfig) -> PartitionClaim | Path:
-    """Read from a node's ``--node-config`` which data it holds (the simulation sets it itself).
-
-    Raises
-    ------
-    DataError
-        If it lacks what the run needs, or it is malformed.
-    """
-    node = context.node_config
-    if config.own_data:
-        path = node.get(_DATA_PATH, "")
-        if not isinstance(path, str) or not Path(path).expanduser().is_absolute():
-            raise DataError(
-                f'--node-config: {_DATA_PATH}="{path}" is not the absolute path of its own '
-                f"images; start the SuperNode with --node-config '{_DATA_PATH}=\"/data/hospital\"'"
-            )
-        return Path(path).expanduser()
-    if _PARTITION_ID not in node or _NUM_PARTITIONS not in node:
-        raise DataError(
-            f"this SuperNode has no data: start it with --node-config "
-            f"'{_PARTITION_ID}=0 {_NUM_PARTITIONS}=3' (its part of dataset=\"{config.dataset}\"), "
-            f"or give the run the classes and image-shape of the nodes' own data"
-        )
-    claim = (node[_PARTITION_ID], node[_NUM_PARTITIONS])
-    if not all(type(value) is int for value in claim):
-        raise DataError(
-            f"--node-config: {_PARTITION_ID}={claim[0]} and {_NUM_PARTITIONS}={claim[1]} must be "
-            f"whole numbers"
-        )
-    return PartitionClaim(int(claim[0]), int(claim[1]))
-
-
 # --- who are you ----------------------------------------------------------------------------
 
 
@@ -146,26 +106,6 @@ def read_identity(reply: Message, kind: type[Claim]) -> Claim:
     return kind(first, second)
 
 
-def or_refuse(answer: Callable[..., Message]) -> Callable[..., Message]:
-    """Turn an error that someone at the node must mend into a sentence, here and at the server.
-
-    For what answers a message in a context: the ClientApp's handlers, and mods around them.
-    """
-
-    @wraps(answer)
-    def guarded(message: Message, context: Context, *call_next: ClientAppCallable) -> Message:
-        try:
-            return answer(message, context, *call_next)
-        except FedADBError as error:
-            logger.error("this node cannot take part: %s", error)
-            # The name of a hospital's file may name a patient, and its folder is a label.
-            secret = isinstance(error, DataError) and _DATA_PATH in context.node_config
-            reason = "its data cannot be used; its own log says why" if secret else str(error)
-            return Message(Error(_REFUSED, reason), reply_to=message)
-
-    return guarded
-
-
 class Asked:
     """Which nodes some messages went to, once these have been pushed; one look-up a reply.
 
@@ -184,6 +124,11 @@ class Asked:
         return self._by_id.get(
             reply.metadata.reply_to_message_id, source if source in self._nodes else None
         )
+
+
+def refusal(message: Message, reason: str) -> Message:
+    """Answer that this node cannot do what it is asked, until someone mends something there."""
+    return Message(Error(_REFUSED, reason), reply_to=message)
 
 
 def _refuse_error(reply: Message) -> None:
@@ -397,50 +342,6 @@ def read_evaluate_reply(reply: Message, num_samples: int) -> ClientEvaluation:
     if not isinstance(loss, float) or not math.isfinite(loss):
         raise UnusableReplyError(f"its loss is {loss}")
     return ClientEvaluation(total, correct, loss)
-
-
-# --- a client's memory ------------------------------------------------------------------------
-
-
-class ContextState:
-    """A client's state in Flower's context: in the memory of its node, and gone with it.
-
-    Parameters
-    ----------
-    context : Context
-        The client's context in this run.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._state = context.state
-
-    def read(self, server_round: int) -> tuple[int, StateDict]:
-        """Return the round of what this client kept, and the tensors; 0 where there is nothing."""
-        del server_round  # this run's rounds only go forward
-        if _STATE not in self._state.array_records:
-            return 0, {}
-        number = self._state.config_records[_STATE_ROUND][_ROUND]
-        return int(number), to_state_dict(self._state.array_records[_STATE])  # type: ignore[arg-type]
-
-    def write(self, server_round: int, state: StateDict) -> None:
-        """Keep the state after a round; it never leaves this client."""
-        self._state[_STATE] = to_arrays(state)
-        self._state[_STATE_ROUND] = ConfigRecord({_ROUND: server_round})
-
-
-def client_state(
-    context: Context, config: RunConfig, client: int, instruction: Instruction
-) -> ContextState | StateFolder:
-    """Return where a client keeps its state between rounds."""
-    if not config.client_state_dir:
-        return ContextState(context)
-    return StateFolder(
-        config.client_state_dir,
-        client,
-        context.run_id,
-        instruction.ancestors,
-        config.checkpoint_every,
-    )
 
 
 # --- arrays ---------------------------------------------------------------------------------

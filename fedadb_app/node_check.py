@@ -36,8 +36,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from fedadb_app import messages
 from fedadb_app.certificates import open_to_others
+from fedadb_app.client_context import configured_data
 from fedadb_app.config import RunConfig, Scalar
 from fedadb_app.data import PartitionClaim, client_data, image_schema
 from fedadb_app.data.sources import cache_folder
@@ -188,7 +188,7 @@ def check_data(settings: NodeSettings) -> str:
     """Open the node's samples as its ClientApp does, and count them per class."""
     config = settings.config
     context = Context(0, 0, dict(settings.node_config), RecordDict(), {})
-    held = messages.configured_data(context, config)
+    held = configured_data(context, config)
     if isinstance(held, PartitionClaim) and not 0 <= held.partition_id < held.num_partitions:
         raise DataError(
             f"--node-config: partition-id={held.partition_id} is not between 0 and "

@@ -11,12 +11,12 @@ from flwr.app import Context, Message
 from flwr.clientapp.mod import LocalDpMod
 from flwr.clientapp.typing import ClientAppCallable
 
-from fedadb_app import messages
+from fedadb_app.client_context import or_refuse
 from fedadb_app.randomness import secret_generator
 from strategies import read_run_config
 
 
-@messages.or_refuse
+@or_refuse
 def local_privacy(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Train, then clip to C and add noise of standard deviation z C, if ``privacy="local"``."""
     config, _, _ = read_run_config(context.run_config)

@@ -137,15 +137,3 @@ def test_checks_the_run_configuration_itself(values):
 def test_more_clients_than_the_data_can_feed(values):
     node = {"partition-id": 0, "num-partitions": 1000}
     assert "1000 clients" in refused(client_app.app(train_message(), context(values, node)))
-
-
-def test_what_a_client_keeps_comes_back_to_it_alone():
-    """Some methods remember tensors between rounds; they stay in the node's own context."""
-    one, other = (context({}, {"partition-id": i, "num-partitions": 2}) for i in range(2))
-    assert messages.ContextState(one).read(1) == (0, {})
-    kept = {"dual": torch.randn(3, 2), "steps": torch.tensor(4)}
-    messages.ContextState(one).write(2, kept)
-    number, found = messages.ContextState(one).read(5)
-    assert number == 2
-    assert identical(found, kept)
-    assert messages.ContextState(other).read(5) == (0, {})

@@ -2,27 +2,23 @@
 
 import math
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from helpers import (
     UNUSABLE,
     edited,
     fails,
     first,
     identical,
-    messages_of,
     superlink_error,
 )
 from safetensors.torch import load
 
 from fedadb_app.client_state import Ancestor
-from fedadb_app.config import RunConfig
 from fedadb_app.data import PartitionClaim, SampleCounts
-from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.messages import (
@@ -31,14 +27,12 @@ from fedadb_app.messages import (
     Instruction,
     RefusalError,
     UnusableReplyError,
-    configured_data,
     content_bytes,
     evaluate_content,
     evaluate_message,
     evaluate_reply,
     identity_query,
     identity_reply,
-    or_refuse,
     read_evaluate,
     read_evaluate_reply,
     read_identity,
@@ -272,44 +266,6 @@ def test_a_claim_of_gigantic_arrays_is_no_more_than_an_unusable_reply():
 # --- identity -------------------------------------------------------------------------------
 
 
-def context(**node_config) -> Context:
-    node_config = {key.replace("_", "-"): value for key, value in node_config.items()}
-    return Context(run_id=7, node_id=1, node_config=node_config, state=RecordDict(), run_config={})
-
-
-PARTS = RunConfig()
-OWN = RunConfig(dataset="nodes", classes="a,b", image_shape="1x28x28", evaluate="clients")
-
-
-def test_what_a_node_is_configured_to_hold():
-    both = context(partition_id=1, num_partitions=3, data_path="/data/a b")
-    assert configured_data(both, PARTS) == PartitionClaim(1, 3)
-    assert configured_data(both, OWN) == Path("/data/a b")
-    assert configured_data(context(data_path="~/a"), OWN) == Path.home() / "a"
-
-
-@pytest.mark.parametrize(
-    "config", [{}, {"partition_id": 1}, {"num_partitions": 3}, {"data_path": "/a"}]
-)
-def test_a_node_without_a_part_is_told_what_to_type(config):
-    with pytest.raises(DataError, match=r"--node-config 'partition-id=0 num-partitions=3'"):
-        configured_data(context(**config), PARTS)
-
-
-@pytest.mark.parametrize(
-    "config", [{}, {"data_path": "hospital"}, {"data_path": ""}, {"data_path": 7}]
-)
-def test_a_node_without_its_own_data_is_told_what_to_type(config):
-    with pytest.raises(DataError, match=r"""--node-config 'data-path="/data/hospital"'"""):
-        configured_data(context(**config, partition_id=0, num_partitions=2), OWN)
-
-
-@pytest.mark.parametrize("partition", ["0", True, 0.5])
-def test_a_part_is_two_whole_numbers(partition):
-    with pytest.raises(DataError, match=r"^--node-config: partition-id=.* whole numbers"):
-        configured_data(context(partition_id=partition, num_partitions=2), PARTS)
-
-
 @pytest.mark.parametrize("claim", [PartitionClaim(0, 1), SampleCounts(1, 0), SampleCounts(90, 9)])
 def test_identity_travels(claim):
     query = identity_query(11)
@@ -351,41 +307,6 @@ def test_half_an_identity_is_none(content):
 
 
 # --- refusals -------------------------------------------------------------------------------
-
-
-def refusing(error: Exception):
-    @or_refuse
-    def answer(message: Message, _: Context) -> Message:
-        raise error
-
-    return answer
-
-
-def test_an_error_that_someone_must_mend_is_a_sentence_on_both_sides(caplog):
-    reply = refusing(ConfigError("learning-rate=-1 is not allowed"))(identity_query(11), context())
-    with pytest.raises(RefusalError, match=r"^learning-rate=-1 is not allowed$"):
-        read_identity(reply, SampleCounts)
-    (said,) = messages_of(caplog.records, "ERROR")
-    assert "learning-rate=-1 is not allowed" in said
-
-
-def test_what_is_wrong_with_a_nodes_own_data_is_said_there_only(caplog):
-    """The name of a file may name a patient, and its folder is a label."""
-    answer = refusing(DataError("/patients/melanoma/Smith.png cannot be read"))
-    reply = answer(identity_query(11), context(data_path="/patients"))
-    with pytest.raises(RefusalError, match=r"^its data cannot be used; its own log says why$"):
-        read_identity(reply, SampleCounts)
-    (said,) = messages_of(caplog.records, "ERROR")
-    assert "/patients/melanoma/Smith.png cannot be read" in said
-
-
-def test_other_errors_are_no_refusal():
-    query = identity_query(11)
-    with pytest.raises(UnusableReplyError) as caught:
-        read_identity(fails()(query, query)[0], SampleCounts)
-    assert not isinstance(caught.value, RefusalError)
-    with pytest.raises(ValueError, match="a defect"):
-        refusing(ValueError("a defect"))(query, context())
 
 
 def test_a_file_that_changed_under_a_run_is_a_refusal():

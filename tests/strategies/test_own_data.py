@@ -20,6 +20,7 @@ from helpers import (
 
 from fedadb_app import messages
 from fedadb_app.aggregation import weighted_mean
+from fedadb_app.client_context import configured_data
 from fedadb_app.data import client_data
 from fedadb_app.errors import TrainingError
 from fedadb_app.evaluation import evaluate
@@ -132,7 +133,7 @@ def test_accuracy_is_correct_over_held_out_samples_of_all(hospitals):
     model.load_state_dict(strategy.global_model)
     correct, total, loss = 0, 0, 0.0
     for context in map(built.grid.context, built.grid.nodes):
-        held = messages.configured_data(context, config)
+        held = configured_data(context, config)
         data = client_data(config, held, torch.device("cpu")).held_out
         found = evaluate(model, data, config)
         correct += found.correct.sum()

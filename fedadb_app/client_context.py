@@ -1,0 +1,117 @@
+"""A node's side of Flower: which data it holds, what it refuses, and where it remembers.
+
+All three are read from, or kept in, the `Context` that Flower hands to a ClientApp.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp.typing import ClientAppCallable
+
+from fedadb_app import messages
+from fedadb_app.client_state import StateFolder
+from fedadb_app.config import RunConfig
+from fedadb_app.data import PartitionClaim
+from fedadb_app.errors import DataError, FedADBError
+from fedadb_app.models import StateDict
+
+logger = logging.getLogger("flwr.fedadb")
+
+_DATA_PATH, _PARTITION_ID, _NUM_PARTITIONS = "data-path", "partition-id", "num-partitions"
+_STATE, _STATE_ROUND, _ROUND = "client-state", "state-round", "round"
+
+
+def configured_data(context: Context, config: RunConfig) -> PartitionClaim | Path:
+    """Read from a node's ``--node-config`` which data it holds (the simulation sets it itself).
+
+    Raises
+    ------
+    DataError
+        If it lacks what the run needs, or it is malformed.
+    """
+    node = context.node_config
+    if config.own_data:
+        path = node.get(_DATA_PATH, "")
+        if not isinstance(path, str) or not Path(path).expanduser().is_absolute():
+            raise DataError(
+                f'--node-config: {_DATA_PATH}="{path}" is not the absolute path of its own '
+                f"images; start the SuperNode with --node-config '{_DATA_PATH}=\"/data/hospital\"'"
+            )
+        return Path(path).expanduser()
+    if _PARTITION_ID not in node or _NUM_PARTITIONS not in node:
+        raise DataError(
+            f"this SuperNode has no data: start it with --node-config "
+            f"'{_PARTITION_ID}=0 {_NUM_PARTITIONS}=3' (its part of dataset=\"{config.dataset}\"), "
+            f"or give the run the classes and image-shape of the nodes' own data"
+        )
+    claim = (node[_PARTITION_ID], node[_NUM_PARTITIONS])
+    if not all(type(value) is int for value in claim):
+        raise DataError(
+            f"--node-config: {_PARTITION_ID}={claim[0]} and {_NUM_PARTITIONS}={claim[1]} must be "
+            f"whole numbers"
+        )
+    return PartitionClaim(int(claim[0]), int(claim[1]))
+
+
+def or_refuse(answer: Callable[..., Message]) -> Callable[..., Message]:
+    """Turn an error that someone at the node must mend into a sentence, here and at the server.
+
+    For what answers a message in a context: the ClientApp's handlers, and mods around them.
+    """
+
+    @wraps(answer)
+    def guarded(message: Message, context: Context, *call_next: ClientAppCallable) -> Message:
+        try:
+            return answer(message, context, *call_next)
+        except FedADBError as error:
+            logger.error("this node cannot take part: %s", error)
+            # The name of a hospital's file may name a patient, and its folder is a label.
+            secret = isinstance(error, DataError) and _DATA_PATH in context.node_config
+            reason = "its data cannot be used; its own log says why" if secret else str(error)
+            return messages.refusal(message, reason)
+
+    return guarded
+
+
+class ContextState:
+    """A client's state in Flower's context: in the memory of its node, and gone with it.
+
+    Parameters
+    ----------
+    context : Context
+        The client's context in this run.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._state = context.state
+
+    def read(self, server_round: int) -> tuple[int, StateDict]:
+        """Return the round of what this client kept, and the tensors; 0 where there is nothing."""
+        del server_round  # this run's rounds only go forward
+        if _STATE not in self._state.array_records:
+            return 0, {}
+        number = self._state.config_records[_STATE_ROUND][_ROUND]
+        return int(number), messages.to_state_dict(self._state.array_records[_STATE])  # type: ignore[arg-type]
+
+    def write(self, server_round: int, state: StateDict) -> None:
+        """Keep the state after a round; it never leaves this client."""
+        self._state[_STATE] = messages.to_arrays(state)
+        self._state[_STATE_ROUND] = ConfigRecord({_ROUND: server_round})
+
+
+def client_state(
+    context: Context, config: RunConfig, client: int, instruction: messages.Instruction
+) -> ContextState | StateFolder:
+    """Return where a client keeps its state between rounds."""
+    if not config.client_state_dir:
+        return ContextState(context)
+    return StateFolder(
+        config.client_state_dir,
+        client,
+        context.run_id,
+        instruction.ancestors,
+        config.checkpoint_every,
+    )
