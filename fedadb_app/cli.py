@@ -33,7 +33,8 @@ from fedadb_app.flower import (
     parse_assignments,
     read_summary,
 )
-from fedadb_app.node_check import CHECKS, NodeSettings, check_node
+from fedadb_app.node_check import CHECKS, check_node
+from fedadb_app.node_check.settings import NodeSettings
 from fedadb_app.results import accuracy_summary, read_accuracies
 from strategies import METHODS, read_run_config
 

@@ -28,11 +28,20 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.superlink.routers.fleet import node_auth
 from typer.testing import CliRunner
 
-from fedadb_app import certificates, cli, node_check
+from fedadb_app import certificates, cli
 from fedadb_app.certificates import issue
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError, FedADBError
-from fedadb_app.node_check import NodeSettings
+from fedadb_app.node_check import CHECKS, machine
+from fedadb_app.node_check import superlink as superlink_checks
+from fedadb_app.node_check.settings import NodeSettings
+from fedadb_app.node_check.superlink import (
+    MOST_AHEAD,
+    MOST_BEHIND,
+    check_admission,
+    check_clock,
+    check_superlink,
+)
 
 # --- SuperLinks, and what is none -----------------------------------------------------------
 
@@ -157,7 +166,7 @@ def fails(check, settings):
 
 def test_a_superlink_of_the_federation_passes(settings, creds):
     with superlink(creds) as address:
-        said = node_check.check_superlink(replace(settings, superlink=address))
+        said = check_superlink(replace(settings, superlink=address))
     end = datetime.now(UTC) + timedelta(days=365)
     assert said.startswith(f"{address} answers over TLS, and only so: a SuperNode with --insecure")
     assert f"its certificate is valid until {end:%Y-}" in said
@@ -167,7 +176,7 @@ def test_a_superlink_of_the_federation_passes(settings, creds):
 def test_a_certificate_for_another_name(settings, creds):
     with superlink(creds) as address:
         address = address.replace("127.0.0.1", "localhost")
-        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+        said = fails(check_superlink, replace(settings, superlink=address))
     assert f"{address} is for superlink.example.org, 127.0.0.1, ::1, not for localhost:" in said
     assert "issue it with --host localhost" in said
 
@@ -175,7 +184,7 @@ def test_a_certificate_for_another_name(settings, creds):
 def test_a_certificate_of_another_ca(settings, creds, tmp_path):
     issue(tmp_path / "other", ["127.0.0.1"], [], 365)
     with superlink(tmp_path / "other") as address:
-        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+        said = fails(check_superlink, replace(settings, superlink=address))
     assert f"was not signed by the CA in {creds / 'ca.crt'} (" in said
     assert "signed by CN=fedadb CA" in said
 
@@ -195,7 +204,7 @@ def test_a_certificate_out_of_date(settings, tmp_path, monkeypatch, shift, valid
     with superlink(tmp_path / "then") as address:
         own_ca = tmp_path / "then" / "ca.crt"
         here = replace(settings, superlink=address, root_certificates=own_ca)
-        said = fails(node_check.check_superlink, here)
+        said = fails(check_superlink, here)
     today = datetime.now(UTC)
     start, end = (f"{today + timedelta(days=days):%Y-%m-%d}" for days in valid)
     assert f"valid from {start} to {end}, but here it is {today:%Y-%m-%d}: renew it" in said
@@ -206,7 +215,7 @@ def test_what_is_no_certificate_of_a_ca(settings, creds, tmp_path, content):
     path = tmp_path / "ca.crt"
     if content is not None:
         path.write_bytes((creds / "ca.key").read_bytes() if content == "key" else content)
-    said = fails(node_check.check_superlink, replace(settings, root_certificates=path))
+    said = fails(check_superlink, replace(settings, root_certificates=path))
     assert said.startswith(f"{path} holds no certificate (")
 
 
@@ -214,27 +223,27 @@ def test_what_is_no_certificate_of_a_ca(settings, creds, tmp_path, content):
 
 
 def test_nothing_listens(settings):
-    said = fails(node_check.check_superlink, settings)
+    said = fails(check_superlink, settings)
     assert said.startswith("nothing listens at 127.0.0.1:1: check the port")
 
 
 def test_what_listens_speaks_no_tls(settings):
     with superlink() as address:
-        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+        said = fails(check_superlink, replace(settings, superlink=address))
     assert said.startswith(f"what listens at {address} speaks no TLS (")
     assert "not with --insecure" in said
 
 
 def test_what_listens_hangs_up(settings):
     with listener(lambda connection: connection.close()) as address:
-        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+        said = fails(check_superlink, replace(settings, superlink=address))
     assert said.startswith(f"what listens at {address} speaks no TLS (")
 
 
 def test_what_listens_is_silent(settings, monkeypatch):
-    monkeypatch.setattr(node_check, "_PATIENCE", 0.3)
+    monkeypatch.setattr(superlink_checks, "_PATIENCE", 0.3)
     with listener(lambda connection: None) as address:
-        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+        said = fails(check_superlink, replace(settings, superlink=address))
     assert said.startswith(f"no answer from {address} within 0 s: a firewall")
 
 
@@ -243,7 +252,7 @@ def test_the_name_is_unknown(settings, monkeypatch):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    said = fails(node_check.check_superlink, replace(settings, superlink="nowhere.invalid:8000"))
+    said = fails(check_superlink, replace(settings, superlink="nowhere.invalid:8000"))
     assert said.startswith("the name in nowhere.invalid:8000 is unknown here")
 
 
@@ -252,7 +261,7 @@ def test_the_network_is_down(settings, monkeypatch):
         raise OSError(101, "Network is unreachable")
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
-    assert fails(node_check.check_superlink, settings) == (
+    assert fails(check_superlink, settings) == (
         "127.0.0.1:1 cannot be reached ([Errno 101] Network is unreachable): check the address, "
         "the network and firewalls"
     )
@@ -260,7 +269,7 @@ def test_the_network_is_down(settings, monkeypatch):
 
 def test_something_else_answers(settings, creds):
     with superlink(creds, status=404) as address:
-        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+        said = fails(check_superlink, replace(settings, superlink=address))
     assert said.startswith(f"what answers at {address} over TLS is no SuperLink (")
     assert "404" in said
 
@@ -274,7 +283,7 @@ def test_something_answers_no_http(settings, creds):
             tls.sendall(b"220 mail.example.org ESMTP\r\n")
 
     with listener(talk) as address:
-        said = fails(node_check.check_superlink, replace(settings, superlink=address))
+        said = fails(check_superlink, replace(settings, superlink=address))
     assert said.startswith(f"what answers at {address} over TLS is no SuperLink (")
 
 
@@ -284,10 +293,10 @@ def test_a_proxy_in_between_is_named(settings, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "")
     settings = replace(settings, superlink="superlink.example.org:8000")
     assert "(asked through the proxy http://127.0.0.1:9 of HTTPS_PROXY" in fails(
-        node_check.check_superlink, settings
+        check_superlink, settings
     )
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    said = fails(node_check.check_superlink, replace(settings, superlink="127.0.0.1:1"))
+    said = fails(check_superlink, replace(settings, superlink="127.0.0.1:1"))
     assert "proxy" not in said
 
 
@@ -314,10 +323,8 @@ def test_what_is_no_address(settings, address):
 
 
 def test_the_tolerance_is_flowers():
-    assert node_check.MOST_AHEAD == node_auth.SYSTEM_TIME_TOLERANCE
-    assert node_check.MOST_BEHIND == (
-        node_auth.TIMESTAMP_TOLERANCE + node_auth.SYSTEM_TIME_TOLERANCE
-    )
+    assert MOST_AHEAD == node_auth.SYSTEM_TIME_TOLERANCE
+    assert MOST_BEHIND == (node_auth.TIMESTAMP_TOLERANCE + node_auth.SYSTEM_TIME_TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -326,14 +333,14 @@ def test_the_tolerance_is_flowers():
 )
 def test_a_clock_within_the_tolerance(settings, creds, clock, said):
     with superlink(creds, clock=clock) as address:
-        found = node_check.check_clock(replace(settings, superlink=address))
+        found = check_clock(replace(settings, superlink=address))
     assert re.match(said, found), found
 
 
 @pytest.mark.parametrize(("clock", "side"), [(310, "behind"), (-9, "ahead of"), (-9e7, "ahead of")])
 def test_a_clock_that_flower_would_refuse(settings, creds, clock, side):
     with superlink(creds, clock=clock) as address:
-        said = fails(node_check.check_clock, replace(settings, superlink=address))
+        said = fails(check_clock, replace(settings, superlink=address))
     assert f"s {side} the SuperLink's clock, but Flower refuses" in said
     assert "5 s ahead or 305 s behind" in said
 
@@ -342,7 +349,7 @@ def test_clocks_are_compared_although_the_certificate_is_not_accepted(settings, 
     """A wrong clock can be the very reason."""
     issue(tmp_path / "other", ["x.org"], [], 365)
     with superlink(tmp_path / "other") as address:
-        assert "about" in node_check.check_clock(replace(settings, superlink=address))
+        assert "about" in check_clock(replace(settings, superlink=address))
 
 
 # --- admission ------------------------------------------------------------------------------
@@ -350,7 +357,7 @@ def test_clocks_are_compared_although_the_certificate_is_not_accepted(settings, 
 
 def test_a_node_that_the_superlink_knows(settings, creds):
     with superlink(creds) as address:
-        said = node_check.check_admission(replace(settings, superlink=address))
+        said = check_admission(replace(settings, superlink=address))
     assert said == "the SuperLink knows this node's key"
 
 
@@ -368,7 +375,7 @@ def test_a_node_that_the_superlink_knows(settings, creds):
 )
 def test_a_node_that_the_superlink_does_not_admit(settings, creds, answer, said):
     with superlink(creds, admission=answer) as address:
-        found = fails(node_check.check_admission, replace(settings, superlink=address))
+        found = fails(check_admission, replace(settings, superlink=address))
     assert found.startswith(said)
 
 
@@ -376,16 +383,16 @@ def test_no_key_is_shown_to_a_stranger(settings, creds, tmp_path):
     issue(tmp_path / "other", ["127.0.0.1"], [], 365)
     asked = []
     with superlink(tmp_path / "other", asked=asked) as address:
-        said = fails(node_check.check_admission, replace(settings, superlink=address))
+        said = fails(check_admission, replace(settings, superlink=address))
     assert said.startswith("not asked, since there is no trusted connection (")
     assert asked == []
 
 
 def test_admission_without_a_certificate_or_key(settings, tmp_path):
     settings = replace(settings, root_certificates=tmp_path / "ca.crt")
-    assert "see the line superlink" in fails(node_check.check_admission, settings)
+    assert "see the line superlink" in fails(check_admission, settings)
     settings = replace(settings, private_key=tmp_path / "node.key")
-    assert "is no readable OpenSSH private key" in fails(node_check.check_admission, settings)
+    assert "is no readable OpenSSH private key" in fails(check_admission, settings)
 
 
 # --- the key --------------------------------------------------------------------------------
@@ -400,7 +407,7 @@ def write_key(path, key, form=PrivateFormat.OpenSSH):
 
 
 def test_a_key_of_ours_passes(settings):
-    said = node_check.check_key(settings)
+    said = machine.check_key(settings)
     assert said.endswith("hospital-a.key is an OpenSSH key on secp384r1, closed to others")
 
 
@@ -421,7 +428,7 @@ def test_a_key_of_ours_passes(settings):
 def test_a_key_that_flower_would_not_read(settings, tmp_path, write, said):
     path = tmp_path / "node.key"
     write(path)
-    found = fails(node_check.check_key, replace(settings, private_key=path))
+    found = fails(machine.check_key, replace(settings, private_key=path))
     assert found.startswith(f"{path} {said}")
     assert "fedadb certificates makes one" in found
 
@@ -442,7 +449,7 @@ def test_a_key_with_a_passphrase(settings, tmp_path):
     path = tmp_path / "node.key"
     kind = "OPENSSH PRIVATE KEY-----"
     path.write_text(f"-----BEGIN {kind}{LOCKED_KEY}-----END {kind}\n")
-    assert "has a passphrase" in fails(node_check.check_key, replace(settings, private_key=path))
+    assert "has a passphrase" in fails(machine.check_key, replace(settings, private_key=path))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
@@ -450,7 +457,7 @@ def test_a_key_open_to_others(settings, tmp_path, mode):
     path = tmp_path / "node.key"
     path.write_bytes(settings.private_key.read_bytes())
     path.chmod(mode)
-    said = fails(node_check.check_key, replace(settings, private_key=path))
+    said = fails(machine.check_key, replace(settings, private_key=path))
     assert said == f"{path} is open to other users of this machine: chmod 600 {path}"
 
 
@@ -468,7 +475,7 @@ def installed(monkeypatch, python=">=3.11", requires=("flwr>=1.42,<1.43", "torch
 def test_versions_in_range(settings, monkeypatch):
     installed(monkeypatch, requires=["flwr[simulation]>=1.42", "nosuch>=1; extra == 'dev'"])
     version = ".".join(map(str, sys.version_info[:3]))
-    assert node_check.check_versions(settings).startswith(f"Python {version}, flwr 1.42")
+    assert machine.check_versions(settings).startswith(f"Python {version}, flwr 1.42")
 
 
 @pytest.mark.parametrize(
@@ -481,7 +488,7 @@ def test_versions_in_range(settings, monkeypatch):
 )
 def test_versions_out_of_range(settings, monkeypatch, changes, said):
     installed(monkeypatch, **changes)
-    assert said in fails(node_check.check_versions, settings)
+    assert said in fails(machine.check_versions, settings)
 
 
 def test_an_app_that_is_not_installed(settings, monkeypatch):
@@ -489,15 +496,15 @@ def test_an_app_that_is_not_installed(settings, monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", missing)
-    assert "the app is not installed here" in fails(node_check.check_versions, settings)
+    assert "the app is not installed here" in fails(machine.check_versions, settings)
 
 
 def test_memory(settings, monkeypatch):
     available = namedtuple("available", "available")
-    monkeypatch.setattr(node_check.psutil, "virtual_memory", lambda: available(3 * 2**30))
-    assert node_check.check_memory(settings) == "3.0 GiB free"
-    monkeypatch.setattr(node_check.psutil, "virtual_memory", lambda: available(3 * 2**29))
-    assert fails(node_check.check_memory, settings) == (
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: available(3 * 2**30))
+    assert machine.check_memory(settings) == "3.0 GiB free"
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: available(3 * 2**29))
+    assert fails(machine.check_memory, settings) == (
         "1.5 GiB free, but 2 GiB are needed: end other programs"
     )
 
@@ -507,33 +514,33 @@ def test_disk(settings, monkeypatch, tmp_path):
     todo = "set FLWR_HOME to a folder elsewhere"
     monkeypatch.setenv("FLWR_HOME", str(home))
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr(node_check.shutil, "disk_usage", lambda path: usage(3 * 2**30))
-    assert f"3.0 GiB free for {home}; 3.0 GiB free for " in node_check.check_disk(settings)
-    monkeypatch.setattr(node_check.shutil, "disk_usage", lambda path: usage(2**29))
-    assert fails(node_check.check_disk, settings) == (
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage(3 * 2**30))
+    assert f"3.0 GiB free for {home}; 3.0 GiB free for " in machine.check_disk(settings)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage(2**29))
+    assert fails(machine.check_disk, settings) == (
         f"0.5 GiB free for {home}, but 1 GiB are needed: {todo}"
     )
-    monkeypatch.setattr(node_check.os, "access", lambda path, mode: path != tmp_path)
-    assert fails(node_check.check_disk, settings) == (
+    monkeypatch.setattr(machine.os, "access", lambda path, mode: path != tmp_path)
+    assert fails(machine.check_disk, settings) == (
         f"{home} is needed, but this user may not write to {tmp_path}: {todo}"
     )
 
 
 def test_device(settings):
-    assert node_check.check_device(settings).startswith("cpu, ")
+    assert machine.check_device(settings).startswith("cpu, ")
     config = RunConfig(device="cuda:99")
     assert 'device="cuda:99" is not available' in fails(
-        node_check.check_device, replace(settings, config=config)
+        machine.check_device, replace(settings, config=config)
     )
 
 
 def test_data(settings):
-    assert node_check.check_data(settings) == (
+    assert machine.check_data(settings) == (
         "400 training images of 28x28 pixels and 1 channel(s); "
         "per class: 0 100, 1 100, 2 100, 3 100; held out: 80"
     )
     settings = replace(settings, node_config={"data-path": "/nowhere/at/all"})
-    assert "/nowhere/at/all" in fails(node_check.check_data, settings)
+    assert "/nowhere/at/all" in fails(machine.check_data, settings)
 
 
 def test_a_part_of_a_public_data_set(settings, quadrants):
@@ -542,7 +549,7 @@ def test_a_part_of_a_public_data_set(settings, quadrants):
     total = [0] * 4
     for part in range(3):
         node_config = {"partition-id": part, "num-partitions": 3}
-        said = node_check.check_data(replace(settings, config=config, node_config=node_config))
+        said = machine.check_data(replace(settings, config=config, node_config=node_config))
         for label, count in re.findall(r"(\d) (\d+)(?:, |;)", said.split("per class: ")[1]):
             total[int(label)] += int(count)
     assert total == [100] * 4
@@ -559,11 +566,11 @@ def test_a_part_of_a_public_data_set(settings, quadrants):
 )
 def test_a_node_that_names_no_part_of_a_public_data_set(settings, node_config, sentence):
     public = replace(settings, config=RunConfig(device="cpu"), node_config=node_config)
-    assert fails(node_check.check_data, public).startswith(sentence)
+    assert fails(machine.check_data, public).startswith(sentence)
 
 
 def test_a_node_that_names_no_data_of_its_own(settings):
-    said = fails(node_check.check_data, replace(settings, node_config={}))
+    said = fails(machine.check_data, replace(settings, node_config={}))
     assert said.startswith('--node-config: data-path="" is not the absolute path of its own images')
 
 
@@ -588,8 +595,8 @@ def call(address, creds, key, data):
 @pytest.fixture
 def fit_machine(monkeypatch, tmp_path):
     installed(monkeypatch)
-    monkeypatch.setattr(node_check, "NEEDED_MEMORY", 0)
-    monkeypatch.setattr(node_check, "NEEDED_DISK", 0)
+    monkeypatch.setattr(machine, "NEEDED_MEMORY", 0)
+    monkeypatch.setattr(machine, "NEEDED_DISK", 0)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
 
 
@@ -601,7 +608,7 @@ def test_a_machine_that_can_join(fit_machine, creds, quadrants):
     with superlink(creds) as address:
         result = call(address, creds, creds / "hospital-a.key", quadrants)
     assert result.exit_code == 0, result.output
-    assert lines(result.output) == dict.fromkeys(node_check.CHECKS, "pass")
+    assert lines(result.output) == dict.fromkeys(CHECKS, "pass")
 
 
 def test_every_check_is_made_whatever_fails(fit_machine, creds, quadrants):
@@ -610,9 +617,7 @@ def test_every_check_is_made_whatever_fails(fit_machine, creds, quadrants):
     found = lines(result.output)
     failed = {"data", "key", "superlink", "clock", "admission"}
     assert {name for name, mark in found.items() if mark == "FAIL"} == failed
-    assert {name for name, mark in found.items() if mark == "pass"} == (
-        set(node_check.CHECKS) - failed
-    )
+    assert {name for name, mark in found.items() if mark == "pass"} == (set(CHECKS) - failed)
     assert "/nowhere/[data]" in result.output
     assert "error: 5 of 9 checks failed" in result.output
     assert "Traceback" not in result.output

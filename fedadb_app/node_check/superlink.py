@@ -1,18 +1,8 @@
-"""What must hold on a machine before it joins a federation as a SuperNode.
+"""The SuperLink as the node sees it: each check returns what it found, or raises what to do."""
 
-Nothing about the node's data leaves the machine. The only contact is with the named SuperLink,
-over TLS: for what it tells anyone (``GET /health``, as Flower's own tools ask), and, once its
-certificate is accepted, for whether it knows the node's public key.
-"""
-
-import os
-import platform
-import shutil
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib import metadata
@@ -21,32 +11,16 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
-import psutil
-import torch
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Context, RecordDict
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
-from fedadb_app.certificates import open_to_others
-from fedadb_app.client_context import configured_data
-from fedadb_app.config import RunConfig, Scalar
-from fedadb_app.data import PartitionClaim, client_data, image_schema
-from fedadb_app.data.sources import cache_folder
-from fedadb_app.errors import ConfigError, CredentialError, DataError, FedADBError, NodeError
-from fedadb_app.local_training import choose_device
-
-GIB = 2**30
-NEEDED_MEMORY, NEEDED_DISK = 2 * GIB, 1 * GIB
-"""Bytes: for a SuperNode and one ClientApp with a small model; for the app, its runs and caches."""
+from fedadb_app.errors import CredentialError, NodeError
+from fedadb_app.node_check.machine import read_key
+from fedadb_app.node_check.settings import NodeSettings
 
 MOST_BEHIND, MOST_AHEAD = 305, 5
 """Seconds by which a node's clock may differ from its SuperLink's: beyond, Flower 1.42 refuses
@@ -58,179 +32,6 @@ DATE_ERROR = 1
 _PATIENCE = 10.0  # seconds
 _OUT_OF_DATE = {9, 10}  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _CERT_HAS_EXPIRED
 _HOST_MISMATCH = {62, 64}  # and its _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH
-
-
-@dataclass(frozen=True)
-class NodeSettings:
-    """What the SuperNode is to be started with, and the run configuration of the federation.
-
-    Attributes
-    ----------
-    superlink : str
-        host:port.
-    root_certificates, private_key : Path
-        The CA's certificate and the node's OpenSSH key.
-    node_config : Mapping[str, Scalar]
-        As `flower-supernode --node-config`.
-    config : RunConfig
-        As the federation's runs will have it.
-    """
-
-    superlink: str
-    root_certificates: Path
-    private_key: Path
-    node_config: Mapping[str, Scalar]
-    config: RunConfig
-
-    def __post_init__(self) -> None:
-        """Refuse, with a `ConfigError`, what is no address."""
-        try:
-            parts = urlsplit(f"//{self.superlink}")
-            whole = bool(parts.hostname and parts.port) and parts.netloc == self.superlink
-            httpx.URL(f"https://{self.superlink}")
-        except (ValueError, httpx.InvalidURL):  # e.g. a port that is no number, or too large
-            whole = False
-        if not whole:
-            raise ConfigError(f"--superlink {self.superlink}: expected host:port, without https://")
-
-
-@dataclass(frozen=True)
-class Result:
-    """One line: what was looked at, whether it is well, and what was found or what to do."""
-
-    name: str
-    passed: bool
-    text: str
-
-
-def check_node(settings: NodeSettings) -> Iterator[Result]:
-    """Go through all checks, whatever fails among them; a result comes as soon as it is known."""
-    for name, check in CHECKS.items():
-        try:
-            yield Result(name, True, check(settings))
-        except FedADBError as error:
-            yield Result(name, False, str(error))
-        except Exception as error:  # whatever is wrong with a machine, the other lines still come
-            yield Result(name, False, f"{type(error).__name__}: {error}".splitlines()[0])
-
-
-# --- this machine: each check returns what it found, or raises what to do -------------------
-
-
-def check_versions(_: NodeSettings) -> str:
-    """Compare what is installed with what the app asks for."""
-    try:
-        app = metadata.distribution("fedadb-app")
-    except metadata.PackageNotFoundError as error:
-        raise NodeError(
-            "the app is not installed here: run pip install . in its checkout"
-        ) from error
-    needed = {"Python": SpecifierSet(app.metadata["Requires-Python"])}
-    for requirement in map(Requirement, app.requires or []):
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            needed[requirement.name] = requirement.specifier
-    found = {name: _version(name) for name in needed}
-    wrong = [
-        f"{name} {found[name] or 'is missing'} ({allowed} is needed)"
-        for name, allowed in needed.items()
-        if not found[name] or not allowed.contains(found[name], prereleases=True)
-    ]
-    if wrong:
-        raise NodeError(f"{', '.join(wrong)}: run pip install . in the app's checkout")
-    return f"Python {found['Python']}, flwr {_version('flwr')}, torch {_version('torch')}"
-
-
-def _version(name: str) -> str:
-    """Return an installed version, or nothing."""
-    try:
-        return platform.python_version() if name == "Python" else metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def check_memory(_: NodeSettings) -> str:
-    """Read how much memory new processes can have."""
-    return _enough("free", psutil.virtual_memory().available, NEEDED_MEMORY, "end other programs")
-
-
-def check_disk(_: NodeSettings) -> str:
-    """Look where Flower keeps apps and where this app keeps prepared data."""
-    flower = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
-    found = []
-    for folder, variable in ((flower, "FLWR_HOME"), (cache_folder(), "XDG_CACHE_HOME")):
-        there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-        todo = f"set {variable} to a folder elsewhere"
-        if not os.access(there, os.W_OK):
-            raise NodeError(f"{folder} is needed, but this user may not write to {there}: {todo}")
-        free = shutil.disk_usage(there).free
-        found.append(_enough(f"free for {folder}", free, NEEDED_DISK, todo))
-    return "; ".join(found)
-
-
-def _enough(what: str, free: int, needed: int, todo: str) -> str:
-    if free < needed:
-        raise NodeError(
-            f"{free / GIB:.1f} GiB {what}, but {needed / GIB:.0f} GiB are needed: {todo}"
-        )
-    return f"{free / GIB:.1f} GiB {what}"
-
-
-def check_device(settings: NodeSettings) -> str:
-    """Find the device that the federation's configuration leads to here."""
-    device = choose_device(settings.config.device)
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return f"{torch.cuda.get_device_name(device)}, {free / GIB:.1f} GiB free"
-    return f"{device.type}, {torch.get_num_threads()} threads"
-
-
-def check_data(settings: NodeSettings) -> str:
-    """Open the node's samples as its ClientApp does, and count them per class."""
-    config = settings.config
-    context = Context(0, 0, dict(settings.node_config), RecordDict(), {})
-    held = configured_data(context, config)
-    if isinstance(held, PartitionClaim) and not 0 <= held.partition_id < held.num_partitions:
-        raise DataError(
-            f"--node-config: partition-id={held.partition_id} is not between 0 and "
-            f"num-partitions={held.num_partitions} less one"
-        )
-    data = client_data(config, held, torch.device("cpu"))
-    schema = image_schema(config)
-    channels, height, width = schema.image_shape
-    counts = zip(schema.class_names, data.train.class_counts.tolist(), strict=True)
-    per_class = ", ".join(f"{name} {count}" for name, count in counts)
-    return (
-        f"{len(data.train)} training images of {height}x{width} pixels and {channels} channel(s); "
-        f"per class: {per_class}; held out: {len(data.held_out)}"
-    )
-
-
-def check_key(settings: NodeSettings) -> str:
-    """Read the node's private key as `flower-supernode` does."""
-    path = settings.private_key
-    key = _read_key(path)
-    if open_to_others(path):
-        raise CredentialError(f"{path} is open to other users of this machine: chmod 600 {path}")
-    return f"{path} is an OpenSSH key on {key.curve.name}, closed to others"
-
-
-def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = load_ssh_private_key(path.read_bytes(), password=None)
-    except TypeError as error:
-        raise CredentialError(
-            f"{path} has a passphrase, which Flower cannot ask for: run ssh-keygen -p -f {path}"
-        ) from error
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise CredentialError(
-            f"{path} is no readable OpenSSH private key ({error}): fedadb certificates makes one"
-        ) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise CredentialError(f"{path} is no elliptic-curve key: fedadb certificates makes one")
-    return key
-
-
-# --- the SuperLink --------------------------------------------------------------------------
 
 
 def check_superlink(settings: NodeSettings) -> str:
@@ -276,7 +77,7 @@ def check_admission(settings: NodeSettings) -> str:
     Flower 1.42 looks for the key first, and then refuses the interval before it changes anything
     (``flwr/superlink/servicer/fleet/fleet_handlers.py``).
     """
-    key = _read_key(settings.private_key)
+    key = read_key(settings.private_key)
     request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()))
     try:
         with FleetHttpClient.from_server_address(
@@ -415,17 +216,3 @@ def _names(certificate: x509.Certificate) -> str:
     except x509.ExtensionNotFound:
         return "no host at all"
     return ", ".join(str(name.value) for name in names)
-
-
-CHECKS: Mapping[str, Callable[[NodeSettings], str]] = {
-    "versions": check_versions,
-    "memory": check_memory,
-    "disk": check_disk,
-    "device": check_device,
-    "data": check_data,
-    "key": check_key,
-    "superlink": check_superlink,
-    "clock": check_clock,
-    "admission": check_admission,
-}
-"""Line -> check, in the order shown."""
