@@ -19,7 +19,6 @@ import logging
 import math
 import time
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
@@ -53,6 +52,7 @@ from fedadb_app.process import release_freed_memory
 from fedadb_app.randomness import numpy_generator, secret_generator
 from fedadb_app.results import RoundRecord, RunFolder
 from strategies.handout import largest_first
+from strategies.ledger import ClientLedger
 from strategies.replies import Answer, Answers, read_replies
 from strategies.roster import Roster
 
@@ -170,14 +170,12 @@ class FederatedStrategy(Strategy, Generic[P]):
                 f'norm="batch-local", or norm="group" if the head has none'
             )
         self.state: dict[str, Tensor] = {}
-        self.state_rounds: dict[int, int] = {}  # client -> the last round whose state it must have
-        self.rounds_drawn: Counter[int] = Counter()  # by client, for its privacy loss
+        self.ledger = ClientLedger()
         self.record = RoundRecord(round=0)
         self._participants: dict[int, int] = {}  # node id -> client
         self._sent: list[Message] = []
         self._broadcast = self.global_model
         self._evaluators: dict[int, int] = {}  # node id -> client
-        self._nodes: dict[int, SampleCounts] = {}  # with their own data, that ever took part
         self._dealt = None if run.partition is None else partition_counts(run.config, run.partition)
         self._mark = time.perf_counter()
         self._started = self._mark
@@ -235,14 +233,14 @@ class FederatedStrategy(Strategy, Generic[P]):
         )
         self._mark = time.perf_counter()
         self.roster.refresh(grid)
-        if self.run.partition is None:
-            self._record_nodes()
+        if self.ledger.admit(self.roster.stated):
+            self.run.folder.write_nodes(self.ledger.nodes, self.run.schema)
         clients = self.roster.nodes
         chosen = draw_participants(settings.seed, server_round, clients, settings.fraction_train)
         self._participants = {clients[client]: client for client in chosen}
-        self.rounds_drawn.update(chosen)
+        self.ledger.rounds_drawn.update(chosen)
         # A node that returns under a new id is an old client: there every round counts for all.
-        drawn = server_round if settings.own_data else max(self.rounds_drawn.values())
+        drawn = server_round if settings.own_data else max(self.ledger.rounds_drawn.values())
         self.record.epsilon = epsilon_spent(settings, drawn)
         before = time.perf_counter()
         attachments = self.attachments(server_round)
@@ -260,21 +258,8 @@ class FederatedStrategy(Strategy, Generic[P]):
         content = messages.train_content(arrays, instruction)
         self.record.bytes_down = messages.content_bytes(content) * len(chosen)
         self._sent = [messages.train_message(content, node) for node in self._participants]
-        samples = [self.counts[client].train for client in chosen]
-        return largest_first(grid, self._sent, samples)
-
-    def _record_nodes(self) -> None:
-        """Name newcomers and their weight; one that outweighs all others is worth a question."""
-        stated = self.roster.stated
-        total = sum(held.train for held in stated.values())
-        for node in sorted(stated.keys() - self._nodes.keys()):
-            share = stated[node].train / total
-            level = logging.WARNING if len(stated) > 2 and share > 0.5 else logging.INFO
-            text = "node %d takes part with %d samples, %.0f %% of all"
-            logger.log(level, text, node, stated[node].train, 100 * share)
-        if not stated.items() <= self._nodes.items():
-            self._nodes |= stated
-            self.run.folder.write_nodes(self._nodes, self.run.schema)
+        counts = self.counts
+        return largest_first(grid, self._sent, [counts[client].train for client in chosen])
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -290,7 +275,9 @@ class FederatedStrategy(Strategy, Generic[P]):
         server_round = self.record.round
         self.record.seconds_train = received - self._mark - self.record.seconds_anchors
         updates = self._usable(server_round, replies)
-        self._check_states(server_round, updates)
+        lost = self.ledger.lost_states(server_round, updates)
+        if lost is not None:
+            self.record.diagnostics["client_states_lost"] = lost
         if self.run.config.privacy == "central":
             updates = [self._noised_mean(updates)]
         updated = {  # a method may compute in double precision; the wire keeps the model's types
@@ -361,10 +348,10 @@ class FederatedStrategy(Strategy, Generic[P]):
         """Add up what the clients counted: accuracy and loss over all their held-out samples."""
         if not self._evaluators:
             return None
-        server_round = self.record.round
+        server_round, counts = self.record.round, self.counts
 
         def read(reply: Message, client: int) -> messages.ClientEvaluation:
-            return messages.read_evaluate_reply(reply, self.counts[client].held_out)
+            return messages.read_evaluate_reply(reply, counts[client].held_out)
 
         found = self._read(server_round, self._evaluators, replies, read)
         answers = found.usable
@@ -434,10 +421,10 @@ class FederatedStrategy(Strategy, Generic[P]):
 
     def _usable(self, server_round: int, replies: Iterable[Message]) -> list[ClientUpdate]:
         """Return the usable updates in identity order; log why the others are not."""
-        settings = self.run.config
+        settings, counts = self.run.config, self.counts
 
         def read(reply: Message, client: int) -> ClientUpdate:
-            held = self.counts[client].train
+            held = counts[client].train
             update = messages.read_train_reply(reply, client, self.global_model, held)
             if problem := self._absurd(update):
                 raise messages.UnusableReplyError(problem)
@@ -509,9 +496,9 @@ class FederatedStrategy(Strategy, Generic[P]):
             ancestors=folder.ancestors,
             config=effective_values(run.config, self.params),
             partition=self._partition_hash(),
-            state_rounds=self.state_rounds,
-            rounds_drawn=dict(self.rounds_drawn),
-            nodes={node: (held.train, held.held_out) for node, held in self._nodes.items()},
+            state_rounds=self.ledger.state_rounds,
+            rounds_drawn=dict(self.ledger.rounds_drawn),
+            nodes={node: (held.train, held.held_out) for node, held in self.ledger.nodes.items()},
             tables=folder.tables(),
             seconds=folder.seconds,
         )
@@ -539,49 +526,13 @@ class FederatedStrategy(Strategy, Generic[P]):
             )
         self.global_model = checkpoint.model
         self.state = checkpoint.state
-        self.state_rounds = dict(facts.state_rounds)
-        self.rounds_drawn.update(facts.rounds_drawn)
-        self._nodes = {node: SampleCounts(*counts) for node, counts in facts.nodes.items()}
         logger.info("%s: going on after round %d of that run", named, facts.round)
         on_disk = config.client_state_dir and facts.config["client-state-dir"]
-        if self.state_rounds and not on_disk:
+        if facts.state_rounds and not on_disk:
             logger.warning(
                 "%s: %d clients kept a state between rounds in that run, which is lost because "
                 "client-state-dir is not set in both runs; they start anew",
                 named,
-                len(self.state_rounds),
+                len(facts.state_rounds),
             )
-        self._compare_nodes(named)
-
-    def _compare_nodes(self, named: str) -> None:
-        """Name nodes with their own data that are gone, new or hold another number of samples."""
-        now, before = self.roster.stated, self._nodes
-        for what, nodes in (
-            ("not connected now, or under another id", before.keys() - now.keys()),
-            ("not of that run, or under another id", now.keys() - before.keys()),
-            (
-                "holding another number of samples than in that run",
-                {node for node in now.keys() & before.keys() if now[node] != before[node]},
-            ),
-        ):
-            if nodes and self.run.config.own_data:
-                listed = ", ".join(map(str, sorted(nodes)))
-                logger.warning("%s: nodes %s: %s", named, what, listed)
-
-    def _check_states(self, server_round: int, updates: Sequence[ClientUpdate]) -> None:
-        """Name and count the clients that went on without what they kept in their last round."""
-        rounds = {u.client: u.state_round for u in updates if u.state_round is not None}
-        if not rounds:
-            return
-        lost = {k: t for k, t in rounds.items() if t < self.state_rounds.get(k, 0)}
-        for client, found in lost.items():
-            logger.warning(
-                "round %d: client %d has lost the state it kept in round %d and went on %s; set "
-                "client-state-dir so that a state outlives its node's process",
-                server_round,
-                client,
-                self.state_rounds[client],
-                f"with that of round {found}" if found else "without one",
-            )
-        self.record.diagnostics["client_states_lost"] = len(lost)
-        self.state_rounds |= dict.fromkeys(rounds, server_round)
+        self.ledger.resume(facts, named, self.roster.stated)

@@ -492,7 +492,7 @@ def test_every_round_costs_privacy_where_a_node_may_return_under_another_id(hosp
     private = {"privacy": "central", "clipping_norm": 0.01, "evaluate": "none"}
     built = hospitals(fraction_train=0.3, **private)
     built.run()
-    assert len(set(built.strategy.rounds_drawn)) == 2
+    assert len(set(built.strategy.ledger.rounds_drawn)) == 2
     for t, row in enumerate(built.rows, start=1):
         assert float(row["epsilon"]) == pytest.approx(
             epsilon_spent(built.strategy.run.config, t), 1e-4
