@@ -536,3 +536,5 @@ class FederatedStrategy(Strategy, Generic[P]):
                 len(facts.state_rounds),
             )
         self.ledger.resume(facts, named, self.roster.stated)
+        if self.ledger.nodes:
+            self.run.folder.write_nodes(self.ledger.nodes, self.run.schema)

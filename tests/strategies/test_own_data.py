@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import (
+    FakeGrid,
     edited,
     fails,
     federation_of_nodes,
@@ -15,9 +16,11 @@ from helpers import (
     own_data,
     read_csv,
     read_json,
+    server_context,
     silent,
 )
 
+import server_app
 from fedadb_app import messages
 from fedadb_app.aggregation import weighted_mean
 from fedadb_app.client_context import configured_data
@@ -485,6 +488,42 @@ def test_a_node_that_outweighs_all_others_is_named(federation, tmp_path, caplog)
     federation(nodes=nodes, **own).run()
     said = messages_of(caplog.records, "WARNING")
     assert said == ["node 102 takes part with 40 samples, 77 % of all"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_resumed_run_knows_the_nodes_of_the_run_before(values, nodes, tmp_path, caplog, same):
+    own = {**values, **federation_of_nodes(), "num-server-rounds": 3, "checkpoint-every": 1}
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    grid = FakeGrid(own, dict(nodes))
+    grid.before_train = lambda t: t == 3 and interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        server_app.app(grid, server_context(own))
+    if not same:
+        nodes[200] = nodes.pop(102)
+        nodes[101] = own_data(tmp_path / "more.npz", [0, 1] * 10)
+    caplog.clear()
+    before = f"{own['output-dir']}/run"
+    next_run = {**own, "run-name": "next", "resume-from": before}
+    server_app.app(FakeGrid(next_run, nodes), server_context(next_run, 8))
+
+    said = [w for w in messages_of(caplog.records, "WARNING") if w.startswith("resume-from")]
+    named = f'resume-from="{before}": nodes'
+    assert said == (
+        []
+        if same
+        else [
+            f"{named} not connected now, or under another id: 102",
+            f"{named} not of that run, or under another id: 200",
+            f"{named} holding another number of samples than in that run: 101",
+        ]
+    )
+    folder = tmp_path / "runs" / "next"
+    known = [client["client"] for client in read_json(folder / "partition.json")["clients"]]
+    assert known == ([100, 101, 102] if same else [100, 101, 102, 200])
+    assert read_json(folder / "summary.json")["clients"] == len(known)
 
 
 def test_every_round_costs_privacy_where_a_node_may_return_under_another_id(hospitals):
