@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedadb_app.errors import ConfigError
 from fedadb_app.models import (
     ARCHITECTURES,
     ImageClassifier,
@@ -61,6 +62,48 @@ def test_lenet_maps():
     shapes = [tuple(p.shape) for p in model.features.parameters()]
     assert shapes == expected
     assert not model.has_batch_statistics()
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch-local", "group"])
+def test_googlenet_is_torchvisions_without_its_classifiers(norm):
+    from torchvision.models import GoogLeNet
+
+    whole = GoogLeNet(num_classes=7, aux_logits=False, init_weights=False)
+    model = build("googlenet", norm, (3, 64, 64), 7)
+    assert count(model) == count(whole) == 5_607_079
+    buffers = set(model.state_dict()) - set(model.parameter_names())
+    assert len(buffers) == (3 * 57 if norm == "batch" else 0)  # 57 convolutions
+    assert model.has_batch_statistics() is (norm != "group")
+    if norm == "batch":
+        shapes = [p.shape for p in whole.parameters()]
+        assert [p.shape for p in model.parameters()] == shapes
+        whole.load_state_dict(
+            dict(zip(whole.state_dict(), model.state_dict().values(), strict=True))
+        )
+        for module in whole.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = 1e-5  # PyTorch's default, as in the other models here
+        images = torch.rand(2, 3, 64, 64)
+        torch.testing.assert_close(model.eval()(images), whole.eval()(images))
+
+
+def test_googlenet_draws_nothing_in_training():
+    """Its dropout belongs to the classifier; here every random number comes from the run's seed."""
+    model = build("googlenet", "group", (1, 64, 70), 3)
+    images = torch.rand(1, 1, 64, 70)  # a batch of one
+    assert torch.equal(model.train()(images), model(images))
+    assert not any(isinstance(module, nn.Dropout) for module in model.modules())
+
+
+def test_a_batch_of_one_passes_googlenet_at_its_smallest_size():
+    model = build("googlenet", "batch", (3, 64, 64), 3)
+    assert torch.isfinite(model(torch.rand(1, 3, 64, 64))).all()
+
+
+@pytest.mark.parametrize("sides", [(32, 32), (63, 224), (224, 28)])
+def test_googlenet_refuses_small_images(sides):
+    with pytest.raises(ConfigError, match=rf'model="googlenet".*64 pixels.*{sides[0]}x{sides[1]}'):
+        build("googlenet", "batch", (3, *sides), 7)
 
 
 @pytest.mark.parametrize("shape", [RGB, (3, 32, 32)])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.models.cnn import cnn_features
+from fedadb_app.models.googlenet import googlenet_features
 from fedadb_app.models.lenet import lenet_features
 from fedadb_app.models.norm import NormPolicy
 from fedadb_app.models.resnet import resnet18_features
@@ -42,6 +43,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "lenet": Architecture(lenet_features, 512),
     "cnn": Architecture(cnn_features, 128),
     "resnet18": Architecture(resnet18_features, 128),
+    "googlenet": Architecture(googlenet_features, 64),
 }
 
 
@@ -52,8 +54,8 @@ class ModelSpec:
     Attributes
     ----------
     name : str
-        ``lenet``, ``cnn``, ``resnet18``, or ``auto``: the paper's rule (section 5.1), LeNet for
-        one channel and ResNet-18 otherwise.
+        ``lenet``, ``cnn``, ``resnet18``, ``googlenet``, or ``auto``: the paper's rule (section
+        5.1), LeNet for one channel and ResNet-18 otherwise.
     norm : {"batch", "batch-local", "group"}
         Normalisation layers; of no effect on ``lenet`` and ``cnn``, which have none.
     image_shape : tuple[int, int, int]
@@ -135,6 +137,8 @@ def build_classifier(
 
     Raises
     ------
+    ConfigError
+        If the images are too small for the architecture.
     KeyError
         If the architecture is unknown (the run configuration has checked it before).
     """
