@@ -9,13 +9,15 @@ import multiprocessing as mp
 import time
 from multiprocessing.queues import Queue
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
 from fedadb_app.aggregation import ClientUpdate, sample_weights, weighted_mean
 from fedadb_app.config import RunConfig
 from fedadb_app.data import partition_of
-from fedadb_app.data.batches import normalise
+from fedadb_app.data.preparation import preparation_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.local_training import autocast
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
@@ -50,6 +52,12 @@ def train(
             optimizer.step()
 
 
+def normalised(pixels: npt.NDArray[np.uint8], config: RunConfig) -> torch.Tensor:
+    """Turn pixels into model input."""
+    preparation = preparation_of(config.dataset)
+    return preparation.normalise(torch.from_numpy(pixels), torch.device("cpu"))
+
+
 def work(config: RunConfig, clients: int, tasks: "Queue", results: "Queue") -> None:
     """Train whichever client comes next, until told to end."""
     torch.set_num_threads(1)
@@ -59,7 +67,7 @@ def work(config: RunConfig, clients: int, tasks: "Queue", results: "Queue") -> N
     while (task := tasks.get()) is not None:
         client, state, learning_rate = task
         rows = partition.indices[client]
-        images = normalise(torch.from_numpy(dataset.train_images[rows]), torch.device("cpu"))
+        images = normalised(dataset.train_images[rows], config)
         labels = torch.from_numpy(dataset.train_labels[rows])
         model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
         train(model, images, labels, config, learning_rate)
@@ -84,7 +92,7 @@ def bare_rounds(config: RunConfig, clients: int, workers: int) -> list[float]:
     """Run ``num-server-rounds`` rounds of FedAvg and return the seconds of each."""
     dataset = open_dataset(config.dataset, config.data_dir)
     partition = partition_of(config, clients)
-    test_images = normalise(torch.from_numpy(dataset.test_images[:]), torch.device("cpu"))
+    test_images = normalised(dataset.test_images[:], config)
     test_labels = torch.from_numpy(dataset.test_labels)
     model = build(config)
     context = mp.get_context("spawn")

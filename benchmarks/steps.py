@@ -18,7 +18,6 @@ from benchmarks.bare import train
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
 from fedadb_app.config import RunConfig
 from fedadb_app.data import PartitionClaim, client_data, whole_test_part
-from fedadb_app.data.batches import normalise
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import LocalTask, choose_device
@@ -59,7 +58,8 @@ def main(
     spec = ModelSpec.of(config, source.schema)
 
     def bare() -> None:
-        images = normalise(torch.from_numpy(source.train_images[data.positions.numpy()]), where)
+        pixels = torch.from_numpy(source.train_images[data.positions.numpy()])
+        images = data.preparation.normalise(pixels, where)
         train(build_classifier(spec, 0).to(where), images, data.labels, config, 0.01)
 
     server = build_classifier(spec, 0, METHODS["fedadb"].heads).to(where)
@@ -69,6 +69,7 @@ def main(
             server,
             spec.num_classes,
             spec.image_shape,
+            data.preparation.valid_range,
             AnchorSettings(),
             torch_generator(0, "anchors", 1),
         )
@@ -86,7 +87,7 @@ def main(
         return run
 
     def evaluates() -> None:
-        evaluate(server, whole_test_part(source, where), config)
+        evaluate(server, whole_test_part(source, where, data.preparation), config)
 
     jobs = {
         "bare loop": bare,

@@ -20,7 +20,7 @@ where psi_A ends in a softmax (here: the evaluated head's logits, softmaxed). In
     eta         ``learning_rate``            ``fedadb.anchor-learning-rate``
     lambda      ``l2``                       ``fedadb.anchor-l2``
     sigma       ``noise``                    ``fedadb.anchor-noise``
-    X, Pi_X     ``VALID_RANGE``, ``clamp_``  – the box of valid pixels in normalised space
+    X, Pi_X     ``valid_range``, ``clamp_``  – the box of valid pixels in normalised space
     y_i (tilde) ``confidences``              –
     tau_t       ``quality``                  –
     ==========  ===========================  ================================================
@@ -36,7 +36,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedadb_app.data.batches import VALID_RANGE
 from fedadb_app.errors import TrainingError
 from fedadb_app.models import ImageClassifier
 
@@ -78,6 +77,7 @@ def generate_anchors(
     model: ImageClassifier,
     num_classes: int,
     image_shape: tuple[int, int, int],
+    valid_range: tuple[Tensor, Tensor],
     settings: AnchorSettings,
     generator: torch.Generator,
 ) -> ClassAnchors:
@@ -91,6 +91,8 @@ def generate_anchors(
         C.
     image_shape : tuple[int, int, int]
         Channels, height, width.
+    valid_range : tuple[torch.Tensor, torch.Tensor]
+        Least and greatest model input, per channel: ``Preparation.valid_range``.
     settings : AnchorSettings
         Equation 3-4's constants.
     generator : torch.Generator
@@ -109,7 +111,8 @@ def generate_anchors(
     device = next(model.parameters()).device
     labels = torch.arange(num_classes, device=device).repeat_interleave(settings.per_class)
     start = torch.randn(len(labels), *image_shape, generator=generator) * settings.noise
-    images = start.to(device).clamp_(*VALID_RANGE)
+    low, high = (bound.to(device) for bound in valid_range)
+    images = start.to(device).clamp_(low, high)
 
     # Evaluation mode keeps running statistics and dropout out of it; no gradient flows to (or is
     # stored on) the parameters, because only the images ask for one.
@@ -126,7 +129,7 @@ def generate_anchors(
             images = images.detach()
             gradient = gradient + 2 * settings.l2 * images
             # equation 4
-            images = (images - settings.learning_rate * gradient).clamp_(*VALID_RANGE)
+            images = (images - settings.learning_rate * gradient).clamp_(low, high)
         with torch.no_grad():
             probabilities = model(images).softmax(dim=1)
     finally:

@@ -115,7 +115,7 @@ def run(
 
 @main.command()
 def data(
-    name: Annotated[str, typer.Argument(help="digits, a MedMNIST flag, or a path.")],
+    name: Annotated[str, typer.Argument(help="As the run configuration names it.")],
     data_dir: Annotated[str, typer.Option(help="Where files lie or are downloaded to.")] = "",
 ) -> None:
     """Download (where needed), check and prepare a data set on this machine."""

@@ -53,8 +53,9 @@ class RunConfig(Settings):
 
     dataset: Annotated[str, Field(min_length=1)] = "digits"
     data_dir: str = ""
-    partition: Literal["dirichlet", "iid"] = "dirichlet"
+    partition: Literal["dirichlet", "iid", "domain"] = "dirichlet"
     alpha: PositiveFloat = 0.1
+    classes_per_client: PositiveInt = 2
     classes: str = ""
     image_shape: Annotated[
         str,
@@ -68,7 +69,7 @@ class RunConfig(Settings):
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_evaluate: Annotated[float, Field(gt=0, le=1)] = 1.0
 
-    model: Literal["auto", "lenet", "cnn", "resnet18"] = "auto"
+    model: Literal["auto", "lenet", "cnn", "resnet18", "googlenet"] = "auto"
     norm: Literal["batch", "batch-local", "group"] = "batch"
 
     local_epochs: PositiveInt = 5

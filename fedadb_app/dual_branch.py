@@ -135,7 +135,7 @@ class MixedPool:
             len(positions), *self.anchor_images.shape[1:], device=self.local.device
         )
         images[is_local.to(images.device)] = self.local.load(
-            positions[is_local], self.local.draw_flips(int(is_local.sum()), generator)
+            positions[is_local], self.local.draw_augmentation(int(is_local.sum()), generator)
         )
         chosen = (positions[~is_local] - len(self.local)).to(images.device)
         images[~is_local.to(images.device)] = self.anchor_images[chosen]
@@ -174,7 +174,7 @@ def dual_branch_loss(
     """
     branches = [("agb", agb)] if beta is None else [("agb", agb), ("lcb", lcb)]
     losses = {}
-    if model.has_batch_statistics() or pool.local.flip:
+    if model.has_batch_statistics() or pool.local.augmented:
         for head, drawn in branches:
             rows = drawn.to(pool.labels.device)
             logits = model.heads[head](model.features(pool.load(drawn, generator)))

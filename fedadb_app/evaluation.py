@@ -66,7 +66,7 @@ def evaluate(model: ImageClassifier, data: LocalData, config: RunConfig) -> Eval
     model.eval()
     with torch.inference_mode(), autocast(config, data.device):
         for rows in torch.split(order, size):
-            batch = Batch(data, rows, flipped=torch.zeros(len(rows), dtype=torch.bool))
+            batch = Batch(data, rows)
             truth = batch.labels
             logits = model(batch.images).float()
             loss += float(F.cross_entropy(logits, truth, reduction="sum"))

@@ -42,6 +42,7 @@ from fedadb_app.config import RunConfig, Settings
 from fedadb_app.data import SampleCounts, partition_counts, whole_test_part
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.partition import Partition
+from fedadb_app.data.preparation import preparation_of
 from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.evaluation import Evaluation, evaluate
@@ -408,7 +409,8 @@ class FederatedStrategy(Strategy, Generic[P]):
     def _evaluate(self, model: StateDict, dataset: ImageDataset) -> Evaluation:
         self.run.model.load_state_dict(model)
         device = next(self.run.model.parameters()).device
-        return evaluate(self.run.model, whole_test_part(dataset, device), self.run.config)
+        test = whole_test_part(dataset, device, preparation_of(self.run.config.dataset))
+        return evaluate(self.run.model, test, self.run.config)
 
     def summary(self) -> None:
         """Log the method and its effective values."""

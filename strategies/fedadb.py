@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
+from fedadb_app.data.preparation import preparation_of
 from fedadb_app.dual_branch import (
     AnchorLabel,
     BalancedSampler,
@@ -99,7 +100,7 @@ class FedADBTrainer(Trainer[FedADBParams]):
         anchors = None if sent is None else _anchors(sent)
         self.pool = MixedPool.of(task.data, anchors, params.anchor_label)
         self.sampler = BalancedSampler(self.pool.labels.cpu(), task.generator("agb"))
-        self.flips = task.generator("agb-flips")
+        self.augmentation = task.generator("agb-flips")
         # Without anchors there is nothing whose quality could attenuate the LCB: tau_t = 0.
         quality = 0.0 if anchors is None else anchors.quality
         gamma = missing_class_rate(task.data.class_counts)
@@ -118,7 +119,7 @@ class FedADBTrainer(Trainer[FedADBParams]):
             agb=batch.indices if natural else self.sampler.draw(len(batch)),
             lcb=batch.indices,
             beta=self.beta if self.params.use_lcb else None,
-            generator=self.flips,
+            generator=self.augmentation,
         )
 
 
@@ -137,6 +138,7 @@ class FedADB(FedAvg[FedADBParams]):
             run.model,
             run.schema.num_classes,
             run.schema.image_shape,
+            preparation_of(run.config.dataset).valid_range,
             self.params.anchor_settings(),
             torch_generator(run.config.seed, "anchors", server_round),
         )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
+from fedadb_app.data.preparation import CENTRED
 from fedadb_app.errors import TrainingError
 from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
 
@@ -43,7 +44,7 @@ def generate(
     classes: int = CLASSES,
     seed: int = 0,
 ) -> ClassAnchors:
-    return generate_anchors(model, classes, shape, settings, seeded(seed))
+    return generate_anchors(model, classes, shape, CENTRED.valid_range, settings, seeded(seed))
 
 
 def start_of(model: ImageClassifier, settings: AnchorSettings, **kwargs) -> Tensor:

@@ -47,7 +47,14 @@ DESIGN = {
 """The table "Run configuration" of DESIGN.md."""
 
 NOT_YET = {"checkpoint-every", "resume-from", "client-state-dir"}
-ADDED = {"min-nodes", "max-examples", "max-relative-update", "classes", "image-shape"}
+ADDED = {
+    "min-nodes",
+    "max-examples",
+    "max-relative-update",
+    "classes",
+    "image-shape",
+    "classes-per-client",
+}
 OTHERWISE = {"fraction-evaluate": 1.0}
 """Where docs/decisions.md departs from that table."""
 
@@ -180,6 +187,7 @@ def test_an_unknown_strategy_gets_the_nearest_and_the_list():
 
 WHOLE = [
     "seed",
+    "classes-per-client",
     "num-server-rounds",
     "local-epochs",
     "batch-size",

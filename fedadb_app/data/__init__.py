@@ -12,7 +12,8 @@ import torch
 from fedadb_app.config import ONLY_NODES, RunConfig
 from fedadb_app.data.arrays import ImageSchema, check_size, held_out
 from fedadb_app.data.batches import LocalData
-from fedadb_app.data.partition import Partition, make_partition
+from fedadb_app.data.partition import Partition, domain_partition, make_partition
+from fedadb_app.data.preparation import Preparation, preparation_of
 from fedadb_app.data.sources import ImageDataset, open_dataset, open_node_data
 from fedadb_app.errors import ConfigError
 
@@ -91,8 +92,16 @@ def server_dataset(config: RunConfig) -> ImageDataset | None:
 @lru_cache(maxsize=1)
 def partition_of(config: RunConfig, num_clients: int) -> Partition:
     """Return who holds what in a run; computed once a process, by server and clients alike."""
-    labels = open_dataset(config.dataset, config.data_dir).train_labels
-    return make_partition(labels, num_clients, config.partition, config.alpha, config.seed)
+    dataset = open_dataset(config.dataset, config.data_dir)
+    labels, domains = dataset.train_labels, dataset.train_domains
+    if config.partition != "domain":
+        return make_partition(labels, num_clients, config.partition, config.alpha, config.seed)
+    if domains is None:
+        raise ConfigError(
+            f'partition="domain" needs a data set whose images come from several domains, such as '
+            f'"pacs"; dataset="{config.dataset}" has none'
+        )
+    return domain_partition(labels, domains, num_clients, config.classes_per_client, config.seed)
 
 
 def partition_counts(config: RunConfig, partition: Partition) -> Mapping[int, SampleCounts]:
@@ -117,21 +126,29 @@ def client_data(config: RunConfig, held: PartitionClaim | Path, device: torch.de
         dataset = open_dataset(config.dataset, config.data_dir)
         rows = partition_of(config, held.num_partitions).indices[held.partition_id]
 
-    def part(positions: Rows, flip: bool = False) -> LocalData:
+    preparation = preparation_of(config.dataset)
+
+    def part(positions: Rows, augmented: bool = False) -> LocalData:
         images, labels = dataset.train_images, dataset.train_labels
-        return LocalData.from_arrays(images, labels, positions, dataset.num_classes, device, flip)
+        return LocalData.from_arrays(
+            images, labels, positions, dataset.num_classes, device, augmented, preparation
+        )
 
     if isinstance(held, Path) and len(dataset.test_labels):  # all the others may be trained on
-        return ClientData(part(rows, config.augment), whole_test_part(dataset, device))
+        return ClientData(part(rows, config.augment), whole_test_part(dataset, device, preparation))
     train, kept = _divide(config, dataset.train_labels, rows)
     return ClientData(part(train, config.augment), part(kept))
 
 
-def whole_test_part(dataset: ImageDataset, device: torch.device) -> LocalData:
+def whole_test_part(
+    dataset: ImageDataset, device: torch.device, preparation: Preparation
+) -> LocalData:
     """Return a data set's test part, for evaluation."""
     rows = np.arange(len(dataset.test_labels))
     images, labels = dataset.test_images, dataset.test_labels
-    return LocalData.from_arrays(images, labels, rows, dataset.num_classes, device)
+    return LocalData.from_arrays(
+        images, labels, rows, dataset.num_classes, device, preparation=preparation
+    )
 
 
 def _divide(config: RunConfig, labels: Labels, rows: Rows) -> tuple[Rows, Rows]:

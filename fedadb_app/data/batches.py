@@ -12,17 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-PIXEL_MEAN, PIXEL_STD = 0.5, 0.5
-"""Normalisation of a pixel in [0, 1], per channel."""
-
-VALID_RANGE = ((0.0 - PIXEL_MEAN) / PIXEL_STD, (1.0 - PIXEL_MEAN) / PIXEL_STD)
-"""The image of [0, 1] under the normalisation: where a valid model input lies."""
-
-
-def normalise(pixels: Tensor, device: torch.device) -> Tensor:
-    """Turn uint8 pixels into float32 model input, ((p / 255) - mean) / std."""
-    scale, shift = 1 / (255 * PIXEL_STD), -PIXEL_MEAN / PIXEL_STD
-    return pixels.to(device, torch.float32).mul_(scale).add_(shift)
+from fedadb_app.data.preparation import CENTRED, Preparation
 
 
 @dataclass(frozen=True)
@@ -41,8 +31,10 @@ class LocalData:
         C, of the whole federation.
     device : torch.device
         Where batches are wanted.
-    flip : bool
-        Whether batches are augmented by random horizontal flips.
+    augmented : bool
+        Whether batches are augmented at random.
+    preparation : Preparation
+        How pixels become model input.
     """
 
     images: Tensor
@@ -50,7 +42,8 @@ class LocalData:
     labels: Tensor
     num_classes: int
     device: torch.device
-    flip: bool = False
+    augmented: bool = False
+    preparation: Preparation = CENTRED
 
     @classmethod
     def from_arrays(
@@ -60,7 +53,8 @@ class LocalData:
         positions: npt.NDArray[np.int64],
         num_classes: int,
         device: torch.device,
-        flip: bool = False,
+        augmented: bool = False,
+        preparation: Preparation = CENTRED,
     ) -> "LocalData":
         """Take the rows `positions` of whole-machine arrays, without copying an image."""
         return cls(
@@ -69,7 +63,8 @@ class LocalData:
             torch.from_numpy(labels[positions]).to(device),
             num_classes,
             device,
-            flip,
+            augmented,
+            preparation,
         )
 
     def __len__(self) -> int:
@@ -80,21 +75,22 @@ class LocalData:
         """n_{k,c}: samples of each class, int64 ``(C,)``."""
         return torch.bincount(self.labels, minlength=self.num_classes)
 
-    def load(self, indices: Tensor, flipped: Tensor) -> Tensor:
+    def load(self, indices: Tensor, draws: Tensor | None = None) -> Tensor:
         """Return the normalised images at `indices` (positions within this client).
 
-        `flipped`, bool ``(B,)``, says which of them are mirrored left to right.
+        `draws`, from `draw_augmentation`, says how each is augmented; None leaves them as stored.
         """
-        images = normalise(self.images[self.positions[indices]], self.device)
-        if self.flip:
-            images[flipped] = images[flipped].flip(-1)
-        return images
+        pixels = self.images[self.positions[indices]]
+        if draws is None:
+            return self.preparation.normalise(pixels, self.device)
+        return self.preparation.augment(pixels, self.device, draws)
 
-    def draw_flips(self, size: int, generator: torch.Generator) -> Tensor:
-        """Draw which images are mirrored, bool ``(size,)``; none without augmentation."""
-        if not self.flip:
-            return torch.zeros(size, dtype=torch.bool)
-        return torch.rand(size, generator=generator) < 0.5
+    def draw_augmentation(self, size: int, generator: torch.Generator) -> Tensor | None:
+        """Draw how so many images are augmented; None, and nothing drawn, without augmentation."""
+        if not self.augmented:
+            return None
+        height, width = self.images.shape[-2:]
+        return self.preparation.draw(size, height, width, generator)
 
     def epoch(self, batch_size: int, generator: torch.Generator) -> Iterator["Batch"]:
         """Yield one shuffled pass over the samples; the last, smaller batch is kept.
@@ -103,10 +99,10 @@ class LocalData:
         methods, whatever these draw or leave unread in between.
         """
         order = torch.randperm(len(self), generator=generator)
-        flips = self.draw_flips(len(self), generator)
-        pairs = zip(torch.split(order, batch_size), torch.split(flips, batch_size), strict=True)
-        for indices, flipped in pairs:
-            yield Batch(self, indices, flipped)
+        draws = self.draw_augmentation(len(self), generator)
+        for start in range(0, len(self), batch_size):
+            part = slice(start, start + batch_size)
+            yield Batch(self, order[part], None if draws is None else draws[part])
 
 
 @dataclass(frozen=True)
@@ -115,7 +111,7 @@ class Batch:
 
     data: LocalData
     indices: Tensor
-    flipped: Tensor
+    draws: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -123,7 +119,7 @@ class Batch:
     @cached_property
     def images(self) -> Tensor:
         """Normalised float32 images, ``(B, channels, height, width)``."""
-        return self.data.load(self.indices, self.flipped)
+        return self.data.load(self.indices, self.draws)
 
     @cached_property
     def labels(self) -> Tensor:

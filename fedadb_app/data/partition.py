@@ -1,12 +1,12 @@
-"""Who holds what: the lineage's per-class Dirichlet rule with a cap, made to end, and i.i.d.
+"""Who holds what: the lineage's per-class Dirichlet rule made to end, i.i.d., or by domain.
 
-The rule, as in the code of FedNTD, FedLMD and FedSOL ("the lineage"): for each class c, draw
-pi ~ Dirichlet(alpha * 1_K) over the K clients, set pi_k = 0 for every client that already holds N/K
-samples, renormalise, and cut the class's shuffled samples accordingly. The lineage redraws until
-every client has 10 samples, which for K=100, alpha=0.05 takes thousands of draws. Here the number
-of draws is bounded; if none of them satisfies every client, the draw with the smallest shortfall is
-repaired: each client that is short receives single samples, one by one, from the client that is
-then the largest.
+The Dirichlet rule, as in the code of FedNTD, FedLMD and FedSOL ("the lineage"): for each class c,
+draw pi ~ Dirichlet(alpha * 1_K) over the K clients, set pi_k = 0 for every client that already
+holds N/K samples, renormalise, and cut the class's shuffled samples accordingly. The lineage
+redraws until every client has 10 samples, which for K=100, alpha=0.05 takes thousands of draws.
+Here the number of draws is bounded; if none of them satisfies every client, the draw with the
+smallest shortfall is repaired: each client that is short receives single samples, one by one, from
+the client that is then the largest.
 
 Only counts are drawn before a draw is accepted, so the bound costs well under a second. Everything
 follows from (labels, rule, seed): each client builds its own part, nothing is sent.
@@ -34,7 +34,7 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Partition:
-    """An assignment of every training sample to exactly one client.
+    """An assignment of training samples to clients: each to one, or by `domain_partition` to none.
 
     Attributes
     ----------
@@ -103,6 +103,69 @@ def make_partition(
     counts, draws = _draw_until_fed(rng, sizes, num_clients, alpha, min_samples)
     moved = _feed_the_short(rng, counts, min_samples)
     return Partition(_deal(rng, labels, counts), draws, moved)
+
+
+def domain_partition(
+    labels: npt.NDArray[np.int64],
+    domains: npt.NDArray[np.int64],
+    num_clients: int,
+    classes_per_client: int,
+    seed: int,
+    min_samples: int = MIN_SAMPLES,
+) -> Partition:
+    """Give every client some classes of one domain: feature shift with label-space mismatch.
+
+    The clients are divided evenly among the domains, in order. A random order of the classes is
+    dealt to them in turn, over and over, so many to each. Clients of a domain that were dealt the
+    same class share its samples evenly; a class of a domain that none of them was dealt is
+    trained on by nobody.
+
+    Parameters
+    ----------
+    labels, domains : numpy.ndarray
+        int64, ``(N,)``; both count from 0.
+    num_clients : int
+        K, at least the number of domains.
+    classes_per_client : int
+        At most C.
+    seed : int
+        The run's seed.
+    min_samples : int
+        Samples every client is guaranteed.
+
+    Raises
+    ------
+    DataError
+        If there are too few clients or classes, or a client gets too few samples.
+    """
+    num_domains, num_classes = int(domains.max()) + 1, int(labels.max()) + 1
+    if num_clients < num_domains:
+        raise DataError(
+            f'partition="domain" needs a client for each of the {num_domains} domains; there are '
+            f"{num_clients}"
+        )
+    if classes_per_client > num_classes:
+        raise DataError(
+            f"classes-per-client={classes_per_client}, but the data set has {num_classes} classes"
+        )
+    rng = numpy_generator(seed, "partition")
+    turns = np.arange(num_clients * classes_per_client).reshape(num_clients, -1)
+    dealt = rng.permutation(num_classes)[turns % num_classes]
+    shares: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(num_clients)]
+    for domain, clients in enumerate(np.array_split(np.arange(num_clients), num_domains)):
+        for label in np.unique(dealt[clients]):
+            holders = clients[(dealt[clients] == label).any(axis=1)]
+            samples = rng.permutation(np.flatnonzero((domains == domain) & (labels == label)))
+            for client, share in zip(holders, np.array_split(samples, len(holders)), strict=True):
+                shares[client].append(share)
+    parts = tuple(rng.permutation(np.concatenate(share)) for share in shares)
+    smallest = min(len(part) for part in parts)
+    if smallest < min_samples:
+        raise DataError(
+            f'partition="domain" leaves a client with {smallest} samples, of {min_samples} needed: '
+            f"use fewer clients or a larger classes-per-client"
+        )
+    return Partition(parts)
 
 
 def _draw_until_fed(

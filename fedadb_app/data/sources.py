@@ -25,7 +25,12 @@ from PIL import Image
 
 from fedadb_app.data.archives import write_npz
 from fedadb_app.data.arrays import SMALLEST_SIDE, ImageSchema
-from fedadb_app.data.folders import image_files, write_folder, write_node_folder
+from fedadb_app.data.folders import (
+    image_files,
+    write_domains,
+    write_folder,
+    write_node_folder,
+)
 from fedadb_app.errors import DataError
 
 _FORMAT = 1  # raise when the prepared files change, so that old caches are not read
@@ -45,6 +50,8 @@ class ImageDataset:
         uint8, ``(N, channels, height, width)``, memory-mapped.
     train_labels, test_labels : numpy.ndarray
         int64, ``(N,)``.
+    train_domains : numpy.ndarray or None
+        Which domain each training image comes from, int64 ``(N,)``; None where there is but one.
     """
 
     name: str
@@ -53,6 +60,7 @@ class ImageDataset:
     train_labels: npt.NDArray[np.int64]
     test_images: npt.NDArray[np.uint8]
     test_labels: npt.NDArray[np.int64]
+    train_domains: npt.NDArray[np.int64] | None = None
 
     @property
     def num_classes(self) -> int:
@@ -84,12 +92,13 @@ def open_dataset(name: str, data_dir: str, *, download: bool = False) -> ImageDa
     Parameters
     ----------
     name : str
-        ``digits``, a 2-D MedMNIST flag (``pathmnist``, ``pathmnist_64``, …), the path of an
-        ``.npz`` file in MedMNIST layout, or the path of a folder of class folders.
+        ``digits``, a 2-D MedMNIST flag (``pathmnist``, ``pathmnist_64``, …), ``svhn``,
+        ``cifar10``, ``cifar100``, ``cinic10``, ``pacs`` (``pacs_64``, ``pacs_128``), the path of
+        an ``.npz`` file in MedMNIST layout, or the path of a folder of class folders.
     data_dir : str
-        Where MedMNIST files lie; ``""`` is the cache folder.
+        Where official files lie; ``""`` is the cache folder.
     download : bool
-        Whether a missing MedMNIST file may be fetched. Only the server sets this.
+        Whether missing official files may be fetched. Only the server sets this.
 
     Raises
     ------
@@ -144,7 +153,7 @@ def _open_source(name: str, source: "_Source") -> ImageDataset:
     meta = json.loads((folder / "meta.json").read_text())
     arrays = {
         part: np.load(folder / f"{part}.npy", mmap_mode="c" if "images" in part else None)
-        for part in ("train_images", "train_labels", "test_images", "test_labels")
+        for part in ("train_images", "train_labels", "train_domains", "test_images", "test_labels")
         if (folder / f"{part}.npy").is_file()
     }
     for kind in ("images", "labels"):  # a node may have no test part
@@ -171,15 +180,23 @@ def _find_source(name: str, data_dir: str, download: bool) -> _Source:
         if path.is_file():
             return _Source(_label(path), _stamp([path]), lambda f: write_npz(path, None, f))
         raise DataError(f'dataset="{name}": there is no such file or folder')
+    home = Path(data_dir).expanduser() if data_dir else cache_folder()
+    if name in _TORCHVISION:
+        return _torchvision_source(name, home, download)
+    if name == "cinic10":
+        return _folder_source(name, home / name, functools.partial(write_folder, side=32))
+    if name in _PACS:
+        write = functools.partial(write_domains, side=_PACS[name])
+        return _folder_source(name, home / "pacs", write)
     names, official = _medmnist(name)
-    path = (Path(data_dir).expanduser() if data_dir else cache_folder()) / f"{name}.npz"
-    if not path.is_file():
-        if not download:
-            raise DataError(
-                f'dataset="{name}": {path} does not exist on this machine; put the official file '
-                f"there (clients never download) or run: fedadb data {name}"
-            )
-        _download(name, official["url"], official["md5"], path)
+    path = home / f"{name}.npz"
+
+    def fetch(folder: Path) -> None:
+        from torchvision.datasets.utils import download_url
+
+        download_url(official["url"], folder, path.name, official["md5"])
+
+    _need(name, home, [path], fetch if download else None)
     return _Source(name, _stamp([path], names), lambda f: write_npz(path, names, f))
 
 
@@ -256,9 +273,9 @@ def _medmnist(name: str) -> tuple[list[str], Mapping[str, str]]:
     flat = sorted(f for f, info in INFO.items() if not f.endswith("3d"))
     if flag not in flat or (name != flag and f"MD5_{side}" not in INFO[flag]):
         raise DataError(
-            f'dataset="{name}" is unknown: use "digits", a 2-D MedMNIST flag ({", ".join(flat)}; '
-            f"with _64, _128 or _224 for larger images), or the absolute path of an .npz file or "
-            f"of a folder of class folders"
+            f'dataset="{name}" is unknown: use "digits", {", ".join(_OTHERS)}, a 2-D MedMNIST flag '
+            f"({', '.join(flat)}; with _64, _128 or _224 for larger images), or the absolute path "
+            f"of an .npz file or of a folder of class folders"
         )
     info = INFO[flag]
     if info["task"].startswith("multi-label"):
@@ -268,20 +285,60 @@ def _medmnist(name: str) -> tuple[list[str], Mapping[str, str]]:
     return [info["label"][str(i)] for i in range(len(info["label"]))], official
 
 
-def _download(name: str, url: str, md5: str, path: Path) -> None:
-    """Fetch an official file once: under a lock, checked, then moved into place."""
-    from torchvision.datasets.utils import download_url
+# --- official files -------------------------------------------------------------------------
 
+_TORCHVISION = ("svhn", "cifar10", "cifar100")
+_PACS = {"pacs": 224, "pacs_64": 64, "pacs_128": 128}
+"""Side of the images, which are 227x227 in the official files; 224 is InceptionV1's own."""
+
+
+_OTHERS = (*_TORCHVISION, "cinic10", *_PACS)
+
+
+def _torchvision_source(name: str, home: Path, download: bool) -> _Source:
+    from fedadb_app.data.official import fetch, official_files, write_official
+
+    files = official_files(name, home)
+    _need(name, home, files, (lambda folder: fetch(name, folder)) if download else None)
+    return _Source(name, _stamp(files), lambda folder: write_official(name, home, folder))
+
+
+def _folder_source(name: str, root: Path, write: Callable[[Path, Path], list[str]]) -> _Source:
+    if not root.is_dir():
+        raise DataError(
+            f'dataset="{name}": the folder {root} does not exist on this machine; this data set '
+            f"is not downloaded: unpack it there, or set data-dir to the folder that holds it"
+        )
+    # Class folders alone: all of CINIC-10's 270 000 files would take each worker half a minute.
+    return _Source(name, _stamp(sorted(root.glob("*/*/"))), lambda folder: write(root, folder))
+
+
+def _need(name: str, home: Path, files: list[Path], fetch: Callable[[Path], object] | None) -> None:
+    """See to it that official files are there; `fetch`, which checks them, is None on a client."""
+    missing = [file for file in files if not file.is_file()]
+    if missing and fetch is None:
+        raise DataError(
+            f'dataset="{name}": {missing[0]} does not exist on this machine; put the official '
+            f"file there (clients never download) or run: fedadb data {name}"
+        )
+    if missing and fetch is not None:
+        _download(name, home, files, fetch)
+
+
+def _download(name: str, home: Path, files: list[Path], fetch: Callable[[Path], object]) -> None:
+    """Fetch official files once: under a lock, checked, then moved into place."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):
-            if path.is_file():
+        home.mkdir(parents=True, exist_ok=True)
+        with FileLock(home / f"{name}.lock"):
+            if all(file.is_file() for file in files):
                 return
-            with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-                download_url(url, scratch, path.name, md5)
-                os.replace(Path(scratch) / path.name, path)
+            with tempfile.TemporaryDirectory(dir=home) as scratch:
+                fetch(Path(scratch))
+                for file in files:
+                    file.parent.mkdir(exist_ok=True)
+                    os.replace(Path(scratch) / file.relative_to(home), file)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
         raise DataError(
-            f'dataset="{name}": downloading it to {path} failed ({error}); '
-            f"put the file there by hand or set data-dir to the folder that holds it"
+            f'dataset="{name}": downloading it to {os.path.commonpath(files)} failed ({error}); '
+            f"put its files there by hand or set data-dir to the folder that holds them"
         ) from error

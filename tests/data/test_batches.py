@@ -6,7 +6,7 @@ import torch
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data import PartitionClaim, client_data, partition_of
-from fedadb_app.data.batches import VALID_RANGE, LocalData, normalise
+from fedadb_app.data.batches import LocalData
 from fedadb_app.data.sources import open_dataset
 
 CPU = torch.device("cpu")
@@ -16,7 +16,7 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def make_data(positions, *, total=None, labels=None, num_classes=5, flip=False, shape=(1, 28, 28)):
+def make_data(positions, *, total=None, labels=None, num_classes=5, shape=(1, 28, 28)):
     """Images whose every pixel is the image's row number, so that a batch tells who is in it."""
     positions = np.asarray(positions, np.int64)
     total = total or int(positions.max()) + 1
@@ -25,35 +25,12 @@ def make_data(positions, *, total=None, labels=None, num_classes=5, flip=False, 
     if labels is None:
         labels = np.arange(total) % num_classes
     labels = np.asarray(labels, np.int64)
-    return LocalData.from_arrays(images, labels, positions, num_classes, CPU, flip=flip)
+    return LocalData.from_arrays(images, labels, positions, num_classes, CPU)
 
 
 def rows_of(images):
     """Invert make_data's images to row numbers, by the formula of the normalisation."""
     return ((images[:, 0, 0, 0].double() * 0.5 + 0.5) * 255).round().long().tolist()
-
-
-# --- normalisation --------------------------------------------------------------------------
-
-
-def test_normalise_is_the_formula_for_every_pixel_value():
-    pixels = torch.arange(256, dtype=torch.uint8)
-    expected = torch.tensor([((p / 255) - 0.5) / 0.5 for p in range(256)], dtype=torch.float64)
-    result = normalise(pixels, CPU)
-    assert result.dtype == torch.float32
-    assert (result.double() - expected).abs().max() < 1e-6
-
-
-def test_black_and_white_are_the_ends_of_the_valid_range():
-    assert VALID_RANGE == (-1.0, 1.0)
-    ends = normalise(torch.tensor([0, 255], dtype=torch.uint8), CPU)
-    assert tuple(ends.tolist()) == VALID_RANGE
-
-
-def test_normalise_leaves_its_input_alone():
-    pixels = torch.tensor([3, 200], dtype=torch.uint8)
-    normalise(pixels, CPU)
-    assert pixels.tolist() == [3, 200]
 
 
 # --- one client's samples -------------------------------------------------------------------
@@ -80,11 +57,7 @@ def test_class_counts_are_of_this_client_over_all_classes():
 
 def test_load_gives_the_images_at_positions_within_the_client():
     data = make_data([9, 4, 7])
-    assert rows_of(data.load(torch.tensor([2, 0, 0]), torch.zeros(3, dtype=torch.bool))) == [
-        7,
-        9,
-        9,
-    ]
+    assert rows_of(data.load(torch.tensor([2, 0, 0]))) == [7, 9, 9]
 
 
 @pytest.fixture
@@ -110,7 +83,7 @@ def test_the_clients_of_a_run_hold_the_whole_training_part_together():
         assert client.images.data_ptr() == dataset.train_images.ctypes.data
         assert client.labels.tolist() == dataset.train_labels[client.positions.numpy()].tolist()
         assert client.num_classes == len(client.class_counts) == 10
-        assert client.flip
+        assert client.augmented
 
 
 # --- epochs ---------------------------------------------------------------------------------
@@ -166,7 +139,7 @@ def test_without_augmentation_images_are_as_stored():
 def flip_data(count=200, shape=(3, 28, 30)):
     pixels = np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
     labels = np.arange(count, dtype=np.int64) % 4
-    return pixels, LocalData.from_arrays(pixels, labels, np.arange(count), 4, CPU, flip=True)
+    return pixels, LocalData.from_arrays(pixels, labels, np.arange(count), 4, CPU, augmented=True)
 
 
 def test_augmentation_mirrors_whole_images_left_to_right_and_does_nothing_else():

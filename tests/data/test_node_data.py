@@ -132,7 +132,9 @@ def test_data_are_decoded_once_and_again_when_they_change(tmp_path, monkeypatch)
     root = hospital(tmp_path / "h", cat=3, dog=3)
     open_node_data(root, SCHEMA)
     decode, read = folders._read_image, []
-    monkeypatch.setattr(folders, "_read_image", lambda file: read.append(file) or decode(file))
+    monkeypatch.setattr(
+        folders, "_read_image", lambda file, side: read.append(file) or decode(file, side)
+    )
     open_node_data(root, SCHEMA)
     assert read == []
     changes = [
@@ -329,7 +331,7 @@ def test_only_training_images_are_flipped(tmp_path):
     root = hospital(tmp_path / "h", cat=5)
     config = RunConfig(**NODES, evaluate="clients", augment=True)
     data = client_data(config, root, CPU)
-    assert (data.train.flip, data.held_out.flip) == (True, False)
+    assert (data.train.augmented, data.held_out.augmented) == (True, False)
 
 
 @pytest.mark.parametrize("evaluate", ["clients", "both"])

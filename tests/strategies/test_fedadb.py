@@ -13,6 +13,7 @@ from fedadb_app.anchors import AnchorSettings, generate_anchors
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.batches import Batch, LocalData
+from fedadb_app.data.preparation import CENTRED
 from fedadb_app.dual_branch import BalancedSampler
 from fedadb_app.errors import ConfigError
 from fedadb_app.local_training import Attachment, LocalTask, Trainer
@@ -441,7 +442,12 @@ def test_what_the_server_sends_is_what_the_client_uses():
     job = task(local_data(TWO_CLASSES), sent, 1, 10)
     trainer = begun(FedADBParams(anchor_label="weighted"), job)
     reference = generate_anchors(
-        dual(), CLASSES, SHAPE, FEW.anchor_settings(), torch_generator(0, "anchors", 1)
+        dual(),
+        CLASSES,
+        SHAPE,
+        CENTRED.valid_range,
+        FEW.anchor_settings(),
+        torch_generator(0, "anchors", 1),
     )
     assert torch.equal(trainer.pool.anchor_images, reference.images)
     assert trainer.pool.labels[19:].tolist() == reference.labels.tolist()

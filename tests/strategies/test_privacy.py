@@ -32,6 +32,7 @@ import strategies.fedadb
 import strategies.local_privacy
 from fedadb_app import messages
 from fedadb_app.anchors import generate_anchors
+from fedadb_app.data.preparation import CENTRED
 from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.privacy import gaussian_epsilon, noised_mean
 from fedadb_app.randomness import secret_generator, torch_generator
@@ -270,6 +271,7 @@ def test_anchors_are_a_function_of_the_released_model_alone(federation):
             run.model,
             run.dataset.num_classes,
             run.dataset.image_shape,
+            CENTRED.valid_range,
             params.anchor_settings(),
             torch_generator(run.config.seed, "anchors", t),
         )
