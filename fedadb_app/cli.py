@@ -35,6 +35,7 @@ from fedadb_app.flower import (
 )
 from fedadb_app.node_check import CHECKS, check_node
 from fedadb_app.node_check.settings import NodeSettings
+from fedadb_app.report.pages import write_report
 from fedadb_app.results import accuracy_summary, read_accuracies
 from strategies import METHODS, read_run_config
 
@@ -215,6 +216,21 @@ def compare(
         _out.print(f"tables and pictures: {folder}", soft_wrap=True, markup=False)
         if failed:
             _fail(f"{len(failed)} runs failed and do not count; run the same command again")
+
+
+@main.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.")],
+    output: Annotated[
+        Path | None, typer.Option(help="The HTML file; default: report.html in that folder.")
+    ] = None,
+) -> None:
+    """Write one HTML page about a run or a comparison, finished or not."""
+    with _one_sentence():
+        folder = folder.expanduser().absolute()
+        path = (output or folder / "report.html").expanduser().absolute()
+        write_report(folder, {name: method.title for name, method in METHODS.items()}, path)
+        _out.print(f"report: {path}", soft_wrap=True, markup=False)
 
 
 def read_grid(

@@ -52,7 +52,12 @@ def test_a_superlink_installs_nothing():
 
 def test_what_is_imported_is_declared():
     declared = names(PYPROJECT["project"]["dependencies"]) | {"tomli-w"}  # tomli-w: of flwr
-    distribution = {"PIL": "pillow", "sklearn": "scikit-learn", "tomli_w": "tomli-w"}
+    distribution = {
+        "PIL": "pillow",
+        "markdown_it": "markdown-it-py",
+        "sklearn": "scikit-learn",
+        "tomli_w": "tomli-w",
+    }
     own = {*ROOMS, *(app.removesuffix(".py") for app in APPS)}
     for path in sources():
         for module in imported(path):

@@ -49,6 +49,11 @@ class Preparation:
         black, _ = self.valid_range
         return pixels.to(device, torch.float32).mul_(scale.to(device)).add_(black.to(device))
 
+    def to_pixels(self, images: Tensor) -> Tensor:
+        """Turn float32 model input into uint8 pixels, the inverse of `normalise`."""
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return images.mul(std).add_(mean).mul_(255).round_().clamp_(0, 255).byte()
+
     def draw(self, size: int, height: int, width: int, generator: torch.Generator) -> Tensor:
         """Draw the augmentation of `size` images, int64 ``(size, 5)``.
 

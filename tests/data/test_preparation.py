@@ -68,6 +68,12 @@ def test_natural_images_are_normalised_per_channel(name, mean, std):
 
 
 @pytest.mark.parametrize("preparation", [CENTRED, CIFAR])
+def test_every_pixel_value_comes_back_from_model_input(preparation):
+    pixels = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16).repeat(3, 1, 1)
+    assert torch.equal(preparation.to_pixels(preparation.normalise(pixels, CPU)), pixels)
+
+
+@pytest.mark.parametrize("preparation", [CENTRED, CIFAR])
 def test_pixels_stay_as_they_are(preparation):
     pixels = torch.from_numpy(pixels_of(8))
     before = pixels.clone()

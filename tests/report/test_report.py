@@ -1,0 +1,515 @@
+"""The page of a run and of a comparison: its numbers are the files', and it needs nothing else."""
+
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from helpers import read_csv, read_json
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedadb_app import cli
+from fedadb_app.comparison.grid import Cell
+from fedadb_app.comparison.tables import read_run, write_csv, write_markdown
+from fedadb_app.errors import DataError
+from fedadb_app.local_training import Attachment
+from fedadb_app.report.pages import write_report
+from fedadb_app.results import RoundRecord, RunFolder
+from strategies import read_run_config
+
+TITLES = {"fedavg": "FedAvg", "fedadb": "FedADB"}
+CLASSES = ("cat", "dog & <wet>", 'a "very" long name of a class, in words')
+COUNTS = ((5, 0, 0), (3, 4, 0), (0, 0, 9), (2, 0, 0))
+ACCURACIES = (10.5, 33.33, 21.07, 48.9)
+QUALITIES = (0.2, 0.5, 0.75, 1.0)
+
+
+class Parsed(HTMLParser):
+    """A page's elements, its text, and the cells of its tables."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.words, self.tables, self.values = [], [], [], {}
+        self._open, self._key = [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self._open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag):
+        while self._open and self._open.pop() != tag:  # elements that have no end
+            pass
+
+    def handle_data(self, data):
+        if "style" in self._open:
+            return
+        self.words.append(data)
+        if {"td", "th"} & set(self._open):
+            self.tables[-1][-1][-1] += data
+        elif self._open and self._open[-1] == "dt":
+            self._key = data
+        elif self._open and self._open[-1] == "dd":
+            self.values[self._key] = data
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def alternatives(self):
+        return [a.get("aria-label", "") for a in self.all("svg")] + [
+            a.get("alt", "") for a in self.all("img")
+        ]
+
+
+def page_of(folder, tmp_path):
+    path = tmp_path / "page.html"
+    write_report(folder, TITLES, path)
+    return Parsed(path.read_text())
+
+
+def record(number, accuracy, quality):
+    found = RoundRecord(number, accuracy=accuracy, loss=2 / number, learning_rate=0.01)
+    found.anchor_quality = quality
+    found.clients, found.failures = 3, int(number == 2)
+    found.bytes_down, found.bytes_up = 1_000_003, 500_001
+    found.seconds_train, found.seconds_evaluate = 1.2345, 0.1
+    found.class_accuracy = (accuracy, 100 - accuracy, float("nan"))
+    found.diagnostics = {"train_loss": 1.5 / number, "extra_number": float(number)}
+    return found
+
+
+def write_run(base, name="run", strategy="fedadb", accuracies=ACCURACIES, anchors=True, **values):
+    """Write what a run leaves, with the app's own writer; return its folder."""
+    given = {"output-dir": str(base), "run-name": name, "strategy": strategy, **values}
+    config, _, own = read_run_config({"num-server-rounds": len(accuracies), **given})
+    with RunFolder.create(config, run_id=1) as folder:
+        folder.write_config(config, own.model_dump(by_alias=True))
+        clients = [{"size": sum(c), "class_counts": c} for c in COUNTS]
+        manifest = {"rule": "dirichlet", "alpha": 0.1, "classes": CLASSES, "clients": clients}
+        (folder.path / "partition.json").write_text(json.dumps(manifest))
+        for number, accuracy in enumerate(accuracies, start=1):
+            quality = QUALITIES[number - 1] if anchors else float("nan")
+            folder.add_round(record(number, accuracy, quality), CLASSES)
+        if anchors:
+            images = torch.linspace(-1, 1, 3 * 3 * 4 * 4).reshape(3, 3, 4, 4)
+            tensors = {"images": images, "labels": torch.arange(3)}
+            tensors["confidences"] = torch.tensor([0.9993531, 1.0, 0.5])
+            folder.write_tensors("anchors", Attachment(tensors))
+    return folder.path
+
+
+def write_comparison(base):
+    """Write what `fedadb compare` leaves: two methods, two seeds, and a run that failed."""
+    readings = []
+    for strategy in TITLES:
+        for seed in (0, 1):
+            cell = Cell(strategy, 0.1, seed)
+            values = [a + 3 * seed + 7 * (strategy == "fedadb") for a in ACCURACIES]
+            folder = write_run(
+                base / "runs", cell.name, strategy, values, strategy == "fedadb", seed=seed
+            )
+            readings.append(read_run(cell, folder))
+    write_csv(readings, base / "comparison.csv")
+    write_markdown(readings, TITLES, "fedavg", base / "comparison.md")
+    shared = {
+        "run-config": {"dataset": "digits", "num-server-rounds": 4, "weight-decay": 1e-05},
+        "federation": {"num_supernodes": 4, "client_cpus": 1, "client_gpus": 0.0},
+    }
+    (base / "comparison.json").write_text(json.dumps(shared))
+    lost = write_run(base / "runs", "fedadb-alpha0.1-seed2.incomplete1")
+    summary = read_json(lost / "summary.json") | {"status": "failed"}
+    (lost / "summary.json").write_text(json.dumps(summary))
+    return base
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path)
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    return write_comparison(tmp_path / "comparison")
+
+
+# --- numbers --------------------------------------------------------------------------------
+
+
+def cells(path):
+    """A CSV file's cells, header first."""
+    rows = read_csv(path)
+    return [list(rows[0]), *(list(row.values()) for row in rows)]
+
+
+@pytest.mark.parametrize("name", ["rounds.csv", "class_accuracy.csv", "diagnostics.csv"])
+def test_every_table_of_a_run_is_there_as_it_stands(run, tmp_path, name):
+    assert cells(run / name) in page_of(run, tmp_path).tables
+
+
+def test_the_summary_is_shown_as_it_stands(run, tmp_path):
+    shown = page_of(run, tmp_path).values
+    summary = json.loads((run / "summary.json").read_text(), parse_float=str)
+    assert shown["final accuracy"] == "48.9 %"
+    assert shown["mean of the five best rounds"] == f"{summary['best5_accuracy']} %" == "28.45 %"
+    assert shown["seconds"] == summary["seconds"]
+    assert shown["rounds"] == "4 of 4"
+    assert shown["failures of clients"] == "1"
+
+
+def test_totals_are_the_columns_sums(run, tmp_path):
+    text = page_of(run, tmp_path).text
+    assert "12 usable answers of clients over 4 rounds, 1 failures" in text
+    assert "4000012 bytes to the clients, 2000004 bytes back" in text
+
+
+def test_every_value_of_the_configuration_is_there(run, tmp_path):
+    shown = page_of(run, tmp_path).values
+    assert shown["weight-decay"] == "1e-05"
+    assert shown["anchor-l2"] == "0.0001"
+    assert shown["augment"] == "false"
+    assert shown["data-dir"] == "–"
+    assert "torch" in shown
+
+
+def test_curves_are_put_into_words(run, tmp_path):
+    alternatives = page_of(run, tmp_path).alternatives()
+    accuracy = next(a for a in alternatives if "Test accuracy" in a)
+    assert "10.5 in round 1, 48.9 in round 4, lowest 10.5 in round 1, highest 48.9" in accuracy
+    holdings = next(a for a in alternatives if "Training samples" in a)
+    assert "4 clients: between 2 and 9, 23 in all" in holdings
+    assert "between 1 and 2 of 3 classes" in holdings
+
+
+def test_beta_is_equation_8s(run, tmp_path):
+    """Clients lack 1, 2, 2 and 2 of 3 classes; in round 2 of 4, tau = 0.5."""
+    words = next(a for a in page_of(run, tmp_path).alternatives() if "lacks" in a)
+    assert f"lacks 1 of 3 classes: {0.25 ** (1 / 3 * 0.2):g} in round 1" in words
+    assert f"lowest {0.5 ** (2 / 3 * 0.5):g} in round 2" in words
+    assert "1 in round 4" in words
+
+
+def test_anchors_are_shown_pixel_by_pixel(run, tmp_path):
+    images = page_of(run, tmp_path).all("img")
+    assert [i["alt"] for i in images] == [
+        f"Class anchor of {name}, confidence {confidence}"
+        for name, confidence in zip(CLASSES, ("0.9993531", "1.0", "0.5"), strict=True)
+    ]
+    content = base64.b64decode(images[0]["src"].removeprefix("data:image/png;base64,"))
+    pixels = np.asarray(Image.open(io.BytesIO(content)))
+    inputs = np.linspace(-1, 1, 144)[:48].reshape(3, 4, 4)  # float32 cannot move a rounding here
+    expected = np.round((inputs + 1) / 2 * 255).transpose(1, 2, 0)
+    assert pixels.shape == (4, 4, 3)
+    assert np.abs(pixels - expected).max() <= 1
+    assert pixels[0, 0].tolist() == [0, 29, 57]
+
+
+def test_a_comparison_shows_its_tables_as_they_stand(comparison, tmp_path):
+    page = page_of(comparison, tmp_path)
+    assert cells(comparison / "comparison.csv") in page.tables
+    lines = (comparison / "comparison.md").read_text().splitlines()
+    rows = [line.strip("|").split("|") for line in lines if line.startswith("| ")]
+    expected = [[cell.strip(" *") for cell in row] for row in rows]
+    shown = [row for table in page.tables[:3] for row in table]
+    assert shown == expected
+    assert page.values["complete runs"] == "4"
+    assert page.values["weight-decay"] == "1e-05"
+
+
+# --- one file, for everybody ----------------------------------------------------------------
+
+
+@pytest.fixture(params=["run", "comparison"])
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_every_picture_has_alternative_text_of_its_own(either, tmp_path):
+    page = page_of(either, tmp_path)
+    alternatives = page.alternatives()
+    assert len(page.all("svg")) >= 8
+    assert all(len(text) > 20 for text in alternatives)
+    assert all(a["role"] == "img" for a in page.all("svg"))
+    assert len(set(alternatives)) == len(alternatives)
+
+
+def test_nothing_is_fetched_and_nothing_is_executed(either, tmp_path):
+    page = page_of(either, tmp_path)
+    text = (tmp_path / "page.html").read_text()
+    assert not re.search("https?:|//[a-z]|@import", re.sub('base64,[^"]*', "", text))
+    assert not page.all("script")
+    assert not page.all("link")
+    sources = [v for _, a in page.elements for k, v in a.items() if k in ("src", "href")]
+    assert all(source.startswith(("data:", "#")) for source in sources)
+    assert set(re.findall(r"url\((.)", text)) <= {"#"}
+
+
+def test_identifiers_are_unique_and_every_reference_is_met(either, tmp_path):
+    page = page_of(either, tmp_path)
+    ids = [a["id"] for _, a in page.elements if "id" in a]
+    text = (tmp_path / "page.html").read_text()
+    assert len(set(ids)) == len(ids)
+    assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', text)) <= set(ids)
+
+
+def test_colours_are_the_pages_own(run, tmp_path):
+    page_of(run, tmp_path)
+    drawn = re.findall("<svg.*?</svg>", (tmp_path / "page.html").read_text(), re.S)
+    for svg in drawn:
+        assert "var(--s" in svg or "<image" in svg
+        assert not re.search("(fill|stroke): #", svg)
+
+
+def test_names_are_escaped(run, tmp_path):
+    page = page_of(run, tmp_path)
+    assert "wet" not in [tag for tag, _ in page.elements]
+    assert "dog & <wet>" in page.text
+
+
+def test_the_same_files_give_the_same_page(run, tmp_path):
+    write_report(run, TITLES, tmp_path / "one.html")
+    write_report(run, TITLES, tmp_path / "two.html")
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+# --- what is not there ----------------------------------------------------------------------
+
+
+def set_status(folder, status, **more):
+    path = folder / "summary.json"
+    path.write_text(json.dumps(read_json(path) | {"status": status, **more}))
+
+
+def test_a_run_that_has_just_begun(tmp_path):
+    folder = write_run(tmp_path, accuracies=(), anchors=False, **{"num-server-rounds": 9})
+    set_status(folder, "running")
+    page = page_of(folder, tmp_path)
+    assert page.values["rounds"] == "0 of 9"
+    assert "The run has not ended" in page.text
+    assert "No round has ended" in page.text
+
+
+def test_a_failed_run_says_why(run, tmp_path):
+    set_status(run, "failed", reason="round 5: 1 of 5 clients gave a usable update, 3 needed")
+    assert "The run failed: round 5: 1 of 5 clients" in page_of(run, tmp_path).text
+
+
+def test_a_run_without_evaluation(tmp_path):
+    folder = write_run(tmp_path, accuracies=[float("nan")] * 3)
+    (folder / "class_accuracy.csv").unlink()
+    page = page_of(folder, tmp_path)
+    assert "No round was evaluated" in page.text
+    assert "No accuracy per class was measured" in page.text
+    assert "final accuracy" not in page.values
+    assert not any("Test accuracy" in a for a in page.alternatives())
+
+
+def test_a_method_without_anchors(tmp_path):
+    page = page_of(write_run(tmp_path, strategy="fedavg", anchors=False), tmp_path)
+    assert not page.all("img")
+    assert "anchors.safetensors is not there" in page.text
+    assert "Class anchors" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"fedadb.beta": "0.5"}, "fixed at 0.5"),
+        ({"fedadb.use-lcb": False}, "leaves the local branch out"),
+        ({"fedadb.use-anchors": False}, "it is 1 for every client"),
+    ],
+)
+def test_where_there_is_no_curve_of_beta_the_page_says_why(tmp_path, values, said):
+    anchors = values.get("fedadb.use-anchors", True)
+    page = page_of(write_run(tmp_path, anchors=anchors, **values), tmp_path)
+    assert said in page.text
+    assert not any("lacks" in a for a in page.alternatives())
+
+
+def test_of_nodes_with_their_own_data_nothing_is_made_up(run, tmp_path):
+    clients = [{"client": 7 + i, "size": 10 + i} for i in range(3)]
+    manifest = {"rule": "nodes", "classes": list(CLASSES), "clients": clients}
+    (run / "partition.json").write_text(json.dumps(manifest))
+    page = page_of(run, tmp_path)
+    assert "which classes, only they know" in page.text
+    assert not any("Heat map of samples" in a for a in page.alternatives())
+    assert any("lacks 0 of 3 classes" in a for a in page.alternatives())
+
+
+@pytest.mark.parametrize("name", ["config.toml", "partition.json", "diagnostics.csv"])
+def test_a_file_less_is_a_picture_less(run, tmp_path, name):
+    (run / name).unlink()
+    assert cells(run / "rounds.csv") in page_of(run, tmp_path).tables
+
+
+def test_a_line_that_is_being_written_is_left_out(run, tmp_path):
+    before = cells(run / "rounds.csv")
+    with (run / "rounds.csv").open("a") as file:
+        file.write("5,48.")
+    assert before in page_of(run, tmp_path).tables
+
+
+def test_a_comparison_says_which_runs_do_not_count(comparison, tmp_path):
+    shutil.rmtree(comparison / "runs" / "fedavg-alpha0.1-seed1")
+    page = page_of(comparison, tmp_path)
+    assert "fedavg-alpha0.1-seed1 is named in comparison.csv, but" in page.text
+    assert "fedadb-alpha0.1-seed2.incomplete1 did not complete" in page.text
+    assert page.values["complete runs"] == "3"
+
+
+def test_a_comparison_of_which_nothing_has_run(comparison, tmp_path):
+    (comparison / "comparison.csv").unlink()
+    (comparison / "comparison.md").unlink()
+    assert "No run has completed yet" in page_of(comparison, tmp_path).text
+
+
+def test_many_classes_one_round(run, tmp_path):
+    many = [f"class {c}" for c in range(200)]
+    counts = np.ones((2, 200), int).tolist()
+    clients = [{"size": 200, "class_counts": row} for row in counts]
+    manifest = {"rule": "iid", "alpha": 0.1, "classes": many, "clients": clients}
+    (run / "partition.json").write_text(json.dumps(manifest))
+    lines = [",".join(["round", *many]), ",".join(["1", *["50.00"] * 200])]
+    (run / "class_accuracy.csv").write_text("\n".join(lines) + "\n")
+    assert len(page_of(run, tmp_path).all("svg")) >= 8
+
+
+# --- what cannot be shown -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("summary.json", "{"),
+        ("summary.json", "{}"),
+        ("config.toml", "a ="),
+        ("partition.json", "[]"),
+        ("rounds.csv", "round,accuracy\n1,high\n"),
+        ("rounds.csv", ""),
+        ("class_accuracy.csv", "a,b\n1,2\n"),
+        ("diagnostics.csv", "round,name,value\n1,loss,low\n"),
+        ("anchors.safetensors", "not tensors"),
+    ],
+)
+def test_a_damaged_file_is_named(run, tmp_path, name, content):
+    (run / name).write_text(content)
+    with pytest.raises(DataError, match=f"{name} cannot be read"):
+        page_of(run, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("comparison.json", "{"), ("comparison.json", "{}"), ("comparison.csv", "strategy\nfedavg\n")],
+)
+def test_a_damaged_file_of_a_comparison_is_named(comparison, tmp_path, name, content):
+    (comparison / name).write_text(content)
+    with pytest.raises(DataError, match=f"{name} cannot be read"):
+        page_of(comparison, tmp_path)
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.main, ["report", *map(str, arguments)])
+
+
+def test_the_command(run, tmp_path):
+    assert call(run).exit_code == 0
+    assert (run / "report.html").exists()
+    result = call(run, "--output", tmp_path / "mine.html")
+    assert str(tmp_path / "mine.html") in result.output
+    assert (tmp_path / "mine.html").read_text() == (run / "report.html").read_text()
+
+
+def test_a_mistake_gets_one_sentence(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for arguments, said in [
+        ([tmp_path / "empty"], "is neither a run's folder (no summary.json) nor a comparison's"),
+        ([tmp_path / "nowhere"], "is neither"),
+        ([run, "--output", tmp_path / "nowhere" / "page.html"], "cannot be written"),
+    ]:
+        result = call(*arguments)
+        assert result.exit_code == 1
+        assert said in result.output
+        assert result.output.count("\n") == 1
+
+
+# --- a real browser -------------------------------------------------------------------------
+
+PROBE = """<script>
+const embedded = [...document.querySelectorAll("svg image")].map(element => {
+  const image = new Image();  // the page's load event waits for it
+  image.src = element.href.baseVal;
+  image.alt = element.closest("svg").ariaLabel;
+  return image;
+});
+addEventListener("load", () => {
+  const pictures = [...document.images], drawings = [...document.querySelectorAll("svg")];
+  const drawn = svg => svg.getBoundingClientRect().width > 100 && svg.getBBox().width > 100;
+  document.documentElement.dataset.found = JSON.stringify({
+    wrong: [
+      ...[...pictures, ...embedded].filter(image => !image.naturalWidth).map(image => image.alt),
+      ...drawings.filter(svg => !drawn(svg)).map(svg => svg.ariaLabel),
+    ],
+    over: document.documentElement.scrollWidth - innerWidth,
+    pictures: pictures.length + drawings.length,
+  });
+});
+</script>"""
+CHROMIUM = shutil.which("chromium")
+
+
+def look(path, width, tmp_path):
+    """Open a page in a headless browser; return what the probe found and the console's lines."""
+    text = path.read_text()
+    assert "default-src 'none'" in text
+    probed = text.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
+    (tmp_path / "probed.html").write_text(probed.replace("</body>", PROBE + "</body>"))
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += [f"--window-size={width},900", (tmp_path / "probed.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    (found,) = Parsed(done.stdout).all("html")
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(found["data-found"]), console
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+@pytest.mark.parametrize("width", [500, 1400])  # the narrowest window that Chromium opens
+def test_a_browser_draws_every_picture_and_complains_of_nothing(either, tmp_path, width):
+    page = page_of(either, tmp_path)
+    found, console = look(tmp_path / "page.html", width, tmp_path)
+    assert console == []
+    assert found["wrong"] == []
+    assert found["over"] <= 0  # nothing but tables and wide figures scrolls sideways
+    assert found["pictures"] == len(page.all("img")) + len(page.all("svg"))
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+def test_the_browser_check_finds_what_is_broken(run, tmp_path):
+    page_of(run, tmp_path)
+    path = tmp_path / "page.html"
+    broken = path.read_text().replace("data:image/png;base64,", "data:image/png;base64,A", 1)
+    path.write_text(
+        broken.replace("</body>", '<img src="https://example.org/a.png" alt="x"></body>')
+    )
+    found, console = look(path, 1400, tmp_path)
+    assert "x" in found["wrong"]
+    assert len(found["wrong"]) == 2
+    assert console
