@@ -28,10 +28,9 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.bare import bare_rounds, build
+from benchmarks.bare import bare_rounds, build, normalised
 from fedadb_app.config import RunConfig
 from fedadb_app.data import partition_of
-from fedadb_app.data.batches import normalise
 from fedadb_app.data.sources import open_dataset
 from strategies.base import draw_participants
 
@@ -136,12 +135,11 @@ def pfl_rounds(config: RunConfig, clients: int) -> None:
             return False, Metrics()
 
     torch.set_num_threads(1)
-    cpu = torch.device("cpu")
     dataset = open_dataset(config.dataset, config.data_dir)
     rows = partition_of(config, clients).indices
 
     def samples(client: int) -> PyTorchTensorDataset:
-        images = normalise(torch.from_numpy(dataset.train_images[rows[client]]), cpu)
+        images = normalised(dataset.train_images[rows[client]], config)
         return PyTorchTensorDataset((images, torch.from_numpy(dataset.train_labels[rows[client]])))
 
     rounds = [
@@ -155,7 +153,7 @@ def pfl_rounds(config: RunConfig, clients: int) -> None:
     )
     test = PyTorchTensorDataset(
         (
-            normalise(torch.from_numpy(dataset.test_images[:]), cpu),
+            normalised(dataset.test_images[:], config),
             torch.from_numpy(dataset.test_labels),
         )
     )

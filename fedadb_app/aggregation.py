@@ -65,6 +65,33 @@ def squared_norm(model: StateDict) -> float:
     return sum(float(tensor.double().square().sum()) for tensor in model.values())
 
 
+def client_drift(changes: Sequence[StateDict], weights: Sequence[float]) -> dict[str, float]:
+    """Say how far the clients of a round have moved, and how far apart.
+
+    Parameters
+    ----------
+    changes : Sequence[StateDict]
+        theta_k - theta of each participant, parameters only, float64.
+    weights : Sequence[float]
+        p_k, of sum 1.
+
+    Returns
+    -------
+    dict[str, float]
+        ``update_norm`` of the mean change, ``client_update_norm`` the mean norm of a change, and
+        ``client_drift`` the root of the mean squared distance of the changes from their mean.
+        Where all move alike the first two are equal and the third is 0.
+    """
+    mean = weighted_mean(changes, weights)
+    norms = [squared_norm(change) for change in changes]
+    apart = [squared_norm(difference(change, mean, mean)) for change in changes]
+    return {
+        "update_norm": math.sqrt(squared_norm(mean)),
+        "client_update_norm": sum(w * math.sqrt(n) for w, n in zip(weights, norms, strict=True)),
+        "client_drift": math.sqrt(sum(w * a for w, a in zip(weights, apart, strict=True))),
+    }
+
+
 def absurd_change(
     model: StateDict, sent: StateDict, trained: Collection[str], factor: float
 ) -> str:

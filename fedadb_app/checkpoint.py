@@ -31,6 +31,7 @@ MAY_DIFFER = frozenset(
         "round-timeout",
         "min-success-fraction",
         "checkpoint-every",
+        "snapshot-every",
         "resume-from",
         "client-state-dir",
     }

@@ -100,6 +100,7 @@ class RunConfig(Settings):
         ),
     ] = ""
     checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    snapshot_every: Annotated[int, Field(ge=0)] = 0
     resume_from: str = ""
     client_state_dir: str = ""
 

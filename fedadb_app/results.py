@@ -27,6 +27,7 @@ from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.local_training import Attachment
 from fedadb_app.models import StateDict
+from fedadb_app.storage import write_tensors
 
 BEST_ROUNDS, LAST_ROUNDS = 5, 50
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
@@ -270,6 +271,10 @@ class RunFolder:
         """Write ``model.safetensors``, the global model."""
         self.write_tensors("model", Attachment(model))
 
+    def write_snapshot(self, server_round: int, model: StateDict) -> None:
+        """Keep the global model after a round, for the read-outs of `fedadb analyse`."""
+        write_tensors(self.path / "snapshots" / f"round{server_round:04}.safetensors", model)
+
     def write_summary(self, status: Status, reason: str = "") -> None:
         """Write the run's standing unless its end is written; `reason` says why it ended."""
         with self._summary_lock:
@@ -296,6 +301,11 @@ class RunFolder:
         temporary = self.path / f"{name}.tmp"
         temporary.write_text(json.dumps(content, indent=1) + "\n")
         temporary.replace(self.path / name)
+
+
+def snapshots(folder: Path) -> list[Path]:
+    """Return the files of the global models that a run has kept, ``round<t>.safetensors``."""
+    return sorted((folder / "snapshots").glob("round*.safetensors"))
 
 
 def read_accuracies(folder: Path) -> tuple[list[float], int]:

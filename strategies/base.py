@@ -33,6 +33,7 @@ from fedadb_app.aggregation import (
     ClientUpdate,
     absurd_change,
     all_finite,
+    client_drift,
     difference,
     sample_weights,
     squared_norm,
@@ -281,6 +282,8 @@ class FederatedStrategy(Strategy, Generic[P]):
             self.record.diagnostics["client_states_lost"] = lost
         if self.run.config.privacy == "central":
             updates = [self._noised_mean(updates)]
+        else:
+            self.record.diagnostics |= self._drift(updates)
         updated = {  # a method may compute in double precision; the wire keeps the model's types
             name: tensor.to(self.global_model[name].dtype)
             for name, tensor in self.update(server_round, updates).items()
@@ -304,6 +307,11 @@ class FederatedStrategy(Strategy, Generic[P]):
         arrays = messages.to_arrays(self.global_model)
         self.record.seconds_aggregate = time.perf_counter() - received
         return arrays, MetricRecord({name: float(mean) for name, mean in means.items()})
+
+    def _drift(self, updates: Sequence[ClientUpdate]) -> Mapping[str, float]:
+        """Return how far, and how far apart, the clients have moved."""
+        changes = [difference(u.arrays, self._broadcast, self.parameter_names) for u in updates]
+        return client_drift(changes, sample_weights(updates))
 
     def _noised_mean(self, updates: Sequence[ClientUpdate]) -> ClientUpdate:
         """Return the round as one update without metrics, which nothing protects."""
@@ -397,6 +405,8 @@ class FederatedStrategy(Strategy, Generic[P]):
         every = settings.checkpoint_every
         if every and (server_round % every == 0 or server_round == settings.num_server_rounds):
             self._write_checkpoint()
+        if settings.snapshot_every and server_round % settings.snapshot_every == 0:
+            self.run.folder.write_snapshot(server_round, self.global_model)
         if not settings.server_evaluates or math.isnan(self.record.accuracy):
             return None
         return MetricRecord({"accuracy": self.record.accuracy, "loss": self.record.loss})

@@ -11,6 +11,7 @@ from fedadb_app.aggregation import (
     ClientUpdate,
     absurd_change,
     all_finite,
+    client_drift,
     difference,
     sample_weights,
     squared_norm,
@@ -164,3 +165,32 @@ def test_variances_are_squares(moved, absurd):
     sent = {"w": torch.ones(1), "running_var": torch.ones(1)}
     model = {"w": torch.ones(1), "running_var": torch.tensor([1 + moved])}
     assert bool(absurd_change(model, sent, {"w"}, 10.0)) == absurd
+
+
+# --- drift ----------------------------------------------------------------------------------
+
+
+def change(*values: float) -> dict[str, Tensor]:
+    return {"a": torch.tensor(values[:1], dtype=torch.float64), "b": torch.tensor(values[1:])}
+
+
+def test_drift_by_hand():
+    found = client_drift([change(3, 4), change(-3, 4)], [0.5, 0.5])
+    assert found == {"update_norm": 4.0, "client_update_norm": 5.0, "client_drift": 3.0}
+
+
+def test_clients_that_move_alike_do_not_drift():
+    found = client_drift([change(3, 4), change(3, 4)], [0.25, 0.75])
+    assert found == {"update_norm": 5.0, "client_update_norm": 5.0, "client_drift": 0.0}
+
+
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=1, max_size=6))
+def test_drift_is_what_the_mean_loses(changes):
+    """Pythagoras: mean ||x||^2 = ||mean x||^2 + mean ||x - mean x||^2."""
+    weights = [1 / len(changes)] * len(changes)
+    doubles = [{"a": torch.tensor(pair, dtype=torch.float64)} for pair in changes]
+    found = client_drift(doubles, weights)
+    mean_square = sum(a * a + b * b for a, b in changes) / len(changes)
+    assert found["update_norm"] ** 2 + found["client_drift"] ** 2 == pytest.approx(
+        mean_square, abs=1e-9
+    )
