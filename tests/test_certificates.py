@@ -21,8 +21,9 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.cli.flower_supernode import _try_setup_client_authentication
 from typer.testing import CliRunner
 
-from fedadb_app import certificates, cli
+from fedadb_app import certificates
 from fedadb_app.certificates import issue
+from fedadb_app.cli import main
 from fedadb_app.errors import CredentialError
 
 HOSTS = ["superlink.example.org", "10.0.0.5"]
@@ -291,7 +292,7 @@ def test_a_certificate_does_not_outlive_its_ca(tmp_path, monkeypatch):
 
 def test_the_command_says_what_each_file_is_for(tmp_path):
     arguments = ["certificates", "--output", str(tmp_path / "c"), "--host", "h.org", "--node", "a"]
-    result = CliRunner().invoke(cli.main, arguments)
+    result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     lines = dict(line.split(": ", 1) for line in result.output.splitlines())
     assert set(lines) == {str(path) for path in (tmp_path / "c").iterdir()}
@@ -300,7 +301,7 @@ def test_the_command_says_what_each_file_is_for(tmp_path):
     assert "for h.org, 127.0.0.1, ::1; until " in lines[str(tmp_path / "c" / "server.crt")]
     assert "PRIVATE" not in result.output
 
-    again = CliRunner().invoke(cli.main, arguments)
+    again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 1
     assert "server.crt exists and is not overwritten" in again.output
     assert again.output.count("\n") == 1

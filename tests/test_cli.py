@@ -4,13 +4,14 @@ import pytest
 from helpers import REPOSITORY
 from typer.testing import CliRunner
 
-from fedadb_app import cli
+from fedadb_app.cli import main
+from fedadb_app.results import read_accuracies
 
 runner = CliRunner()
 
 
 def call(*arguments):
-    return runner.invoke(cli.main, list(arguments))
+    return runner.invoke(main, list(arguments))
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def never_started(monkeypatch):
     def start(*args, **kwargs):
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr(cli, "FlowerRun", start)
+    monkeypatch.setattr("fedadb_app.cli.running.FlowerRun", start)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ class FinishedRun:
 
 
 def test_run_reports_the_accuracy_and_where_the_results_are(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli, "FlowerRun", FinishedRun)
+    monkeypatch.setattr("fedadb_app.cli.running.FlowerRun", FinishedRun)
     result = call("run", "--app", str(REPOSITORY), "-c", f'output-dir="{tmp_path}" run-name="r"')
     assert result.exit_code == 0, result.output
     assert "final 30.0 %" in result.output
@@ -100,16 +101,16 @@ def test_run_fails_when_flower_says_so_whatever_the_folder_says(monkeypatch, tmp
     class Failed(FinishedRun):
         outcome = ("finished:failed", "Simulation Runtime crashed")
 
-    monkeypatch.setattr(cli, "FlowerRun", Failed)
+    monkeypatch.setattr("fedadb_app.cli.running.FlowerRun", Failed)
     result = call("run", "--app", str(REPOSITORY), "-c", f'output-dir="{tmp_path}" run-name="r"')
     assert result.exit_code == 1
     assert "Simulation Runtime crashed" in result.output
 
 
 def test_accuracies_skip_rounds_that_were_not_evaluated(tmp_path):
-    assert cli.read_accuracies(tmp_path) == ([], 0)
+    assert read_accuracies(tmp_path) == ([], 0)
     (tmp_path / "rounds.csv").write_text("round,accuracy\n1,10.00\n2,\n3,30.00\n")
-    assert cli.read_accuracies(tmp_path) == ([10.0, 30.0], 3)
+    assert read_accuracies(tmp_path) == ([10.0, 30.0], 3)
 
 
 def test_data_describes_a_data_set_and_refuses_an_unknown_one():

@@ -28,8 +28,9 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.superlink.routers.fleet import node_auth
 from typer.testing import CliRunner
 
-from fedadb_app import certificates, cli
+from fedadb_app import certificates
 from fedadb_app.certificates import issue
+from fedadb_app.cli import main
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.node_check import CHECKS, machine
@@ -579,7 +580,7 @@ def test_a_node_that_names_no_data_of_its_own(settings):
 
 def call(address, creds, key, data):
     return CliRunner().invoke(
-        cli.main,
+        main,
         [
             "check-node",
             *("--superlink", address),
@@ -658,7 +659,7 @@ def test_the_options_are_those_of_flower_supernode():
     actions = _parse_args_run_supernode()._actions
     theirs = {option for action in actions for option in action.option_strings}
     wide = {"COLUMNS": "200"}
-    help_text = CliRunner().invoke(cli.main, ["check-node", "--help"], env=wide).output
+    help_text = CliRunner().invoke(main, ["check-node", "--help"], env=wide).output
     for option in (
         "--superlink",
         "--root-certificates",

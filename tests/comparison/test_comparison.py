@@ -9,7 +9,8 @@ import pytest
 from helpers import REPOSITORY
 from typer.testing import CliRunner
 
-from fedadb_app import cli
+from fedadb_app.cli import main
+from fedadb_app.cli.comparing import read_grid
 from fedadb_app.comparison import grid as grid_module
 from fedadb_app.comparison.grid import Cell, Grid, is_complete, open_folder, run_missing, set_aside
 from fedadb_app.comparison.tables import (
@@ -194,7 +195,7 @@ def test_readings_and_tables(tmp_path):
 
 
 def call(*arguments):
-    return CliRunner().invoke(cli.main, ["compare", "--app", str(REPOSITORY), *arguments])
+    return CliRunner().invoke(main, ["compare", "--app", str(REPOSITORY), *arguments])
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_a_mistake_gets_one_sentence_before_the_first_run(tmp_path, arguments, s
 
 
 def test_the_same_seed_or_alpha_twice_is_one_run():
-    grid = cli.read_grid(REPOSITORY, [], "fedavg,fedavg", "0,00,1", "0.1,0.10", Simulation())
+    grid = read_grid(REPOSITORY, [], "fedavg,fedavg", "0,00,1", "0.1,0.10", Simulation())
     assert [c.name for c in grid.cells()] == ["fedavg-alpha0.1-seed0", "fedavg-alpha0.1-seed1"]
 
 
@@ -231,7 +232,7 @@ def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_pa
         cell = Cell(strategy, float(alpha.removeprefix("alpha")), int(seed.removeprefix("seed")))
         return runs.watch(flower_run, folder, cell)
 
-    monkeypatch.setattr(cli, "watch", watch)
+    monkeypatch.setattr("fedadb_app.cli.comparing.watch", watch)
     arguments = ["--strategies", "fedavg,fedadb", "--seeds", "0,1", "--output", str(tmp_path)]
     result = call(*arguments)
     assert result.exit_code == 1

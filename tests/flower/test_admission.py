@@ -8,7 +8,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedadb_app import cli
+from fedadb_app.cli import main
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
 
@@ -43,7 +43,7 @@ def checked(link, hospital="hospital-a", host="127.0.0.1"):
     """Call `fedadb check-node`; return its lines by name, without the columns' blanks."""
     arguments = ["check-node", f"--superlink={host}:{link.port}", trust(link), key(link, hospital)]
     arguments.append("--node-config=partition-id=0 num-partitions=1")
-    result = CliRunner().invoke(cli.main, arguments)
+    result = CliRunner().invoke(main, arguments)
     lines = [line.split(maxsplit=2) for line in result.output.splitlines()]
     return result.exit_code, {name: (mark, text) for mark, name, text in lines}
 

@@ -15,7 +15,7 @@ from helpers import read_csv, read_json
 from PIL import Image
 from typer.testing import CliRunner
 
-from fedadb_app import cli
+from fedadb_app.cli import main
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.comparison.tables import read_run, write_csv, write_markdown
 from fedadb_app.errors import DataError
@@ -424,7 +424,7 @@ def test_a_damaged_file_of_a_comparison_is_named(comparison, tmp_path, name, con
 
 
 def call(*arguments):
-    return CliRunner().invoke(cli.main, ["report", *map(str, arguments)])
+    return CliRunner().invoke(main, ["report", *map(str, arguments)])
 
 
 def test_the_command(run, tmp_path):

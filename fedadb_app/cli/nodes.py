@@ -1,0 +1,68 @@
+"""`fedadb certificates` and `fedadb check-node`: what hospitals' machines need."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedadb_app.certificates import CA_DAYS, issue
+from fedadb_app.cli.common import ConfigOption, fail, one_sentence, out, parse_all
+from fedadb_app.flower import parse_assignments
+from fedadb_app.node_check import CHECKS, check_node
+from fedadb_app.node_check.settings import NodeSettings
+from strategies import read_run_config
+
+
+def certificates(
+    output: Annotated[Path, typer.Option(help="Folder; a CA that lies there is used.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="DNS name or IP address of the SuperLink; repeatable.")
+    ] = None,
+    node: Annotated[
+        list[str] | None, typer.Option(help="A SuperNode to make a key pair for; repeatable.")
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=CA_DAYS, help="Validity of the SuperLink's certificate.")
+    ] = 365,
+) -> None:
+    """Make what TLS and node authentication need; nothing that exists is overwritten.
+
+    To renew the SuperLink's certificate, move server.crt away, run this again with the same --host
+    and --output, and restart the SuperLink: CA and key are kept, and the nodes need nothing. To
+    replace a node's key, make one under a new name, and let the SuperLink register the new and
+    unregister the old. To replace the CA, use a new folder, and give its ca.crt to every node.
+    """
+    with one_sentence():
+        for file in issue(output.expanduser(), host or [], node or [], days):
+            out.print(f"{file.path}: {file.purpose}", soft_wrap=True, markup=False)
+
+
+def check_this_node(
+    superlink: Annotated[str, typer.Option(help="The SuperLink, host:port.")],
+    root_certificates: Annotated[Path, typer.Option(help="The CA's certificate, ca.crt.")],
+    auth_supernode_private_key: Annotated[Path, typer.Option(help="This node's private key.")],
+    node_config: Annotated[str, typer.Option(help="As for `flower-supernode`.")],
+    run_config: ConfigOption = None,
+) -> None:
+    """Say whether this machine can join; takes the options of `flower-supernode`.
+
+    The SuperLink is asked whether it is there and knows the node's public key; nothing else leaves
+    this machine.
+    """
+    with one_sentence():
+        config, _, _ = read_run_config(parse_all(run_config or []))
+        settings = NodeSettings(
+            superlink,
+            root_certificates.expanduser(),
+            auth_supernode_private_key.expanduser(),
+            parse_assignments(node_config),
+            config,
+        )
+        failed = 0
+        for result in check_node(settings):
+            failed += not result.passed
+            mark = "[green]pass[/]" if result.passed else "[red]FAIL[/]"
+            out.print(f"{mark}  {result.name:<9}  {escape(result.text)}", soft_wrap=True)
+        if failed:
+            fail(f"{failed} of {len(CHECKS)} checks failed: this machine cannot join yet")
