@@ -160,7 +160,10 @@ def checkpoint_to_resume(config: RunConfig, own: Settings) -> Checkpoint | None:
             f"checkpoint-every set and finished that many rounds"
         )
     checkpoint = Checkpoint.read(folder)
-    _refuse_differences(named, checkpoint.facts.config, effective_values(config, own))
+    # What an older version of this app did not know was as it is by default.
+    defaults = RunConfig.model_validate({"strategy": config.strategy}), type(own)()
+    before = effective_values(*defaults) | checkpoint.facts.config
+    _refuse_differences(named, before, effective_values(config, own))
     if read_summary(folder).get("status") == "completed":
         raise ConfigError(f"{named}: that run is complete; there is nothing to resume")
     return checkpoint

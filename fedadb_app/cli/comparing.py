@@ -104,16 +104,27 @@ def read_grid(
     )
     if not grid.strategies:
         raise ConfigError(f"--strategies {strategies}: expected at least one name")
+    check_grid(grid)
+    return grid
+
+
+def check_grid(grid: Grid) -> None:
+    """Check the configuration of every run of a comparison.
+
+    Raises
+    ------
+    ConfigError
+        For a value that is not allowed, or if the server would not evaluate.
+    """
     for cell in grid.cells():
         own_values: dict[str, Scalar] = {
             "strategy": cell.strategy,
             "alpha": cell.alpha,
             "seed": cell.seed,
         }
-        config, _, _ = read_run_config({**defaults, **values, **own_values})
+        config, _, _ = read_run_config({**grid.effective, **own_values})
         if not config.server_evaluates:
             raise ConfigError(f'evaluate="{config.evaluate}" leaves the server nothing to compare')
-    return grid
 
 
 def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[Outcome]:

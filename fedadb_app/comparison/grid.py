@@ -106,13 +106,14 @@ def open_folder(folder: Path, grid: Grid) -> FileLock:
     if settings.exists():
         before = json.loads(settings.read_text())
         now = json.loads(json.dumps(grid.shared()))
-        if before != now:
-            differing = sorted(
-                f"{table}.{key}"
-                for table in now
-                for key in before[table].keys() | now[table].keys()
-                if before[table].get(key) != now[table].get(key)
-            )
+        differing = sorted(
+            f"{table}.{key}"
+            for table in now
+            for key in before[table].keys() | now[table].keys()
+            # what an older version did not know was as it is by default
+            if before[table].get(key, grid.defaults.get(key)) != now[table].get(key)
+        )
+        if differing:
             raise ConfigError(
                 f"{folder} holds a comparison with other settings ({', '.join(differing)}); "
                 f"choose another --output"

@@ -14,6 +14,9 @@ from fedadb_app.analysis.convergence import TARGETS, forgetting, rounds_to
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.flower import read_summary
 
+Curve = tuple[tuple[int, ...], list[float]]
+"""Evaluated rounds, and the accuracy in each, percent."""
+
 _SECONDS = ("seconds_anchors", "seconds_train", "seconds_aggregate", "seconds_evaluate")
 
 
@@ -133,10 +136,10 @@ def write_markdown(
     path.write_text("\n".join(text))
 
 
-def mean_and_std(values: Sequence[float]) -> str:
+def mean_and_std(values: Sequence[float], decimals: int = 2) -> str:
     """Return ``mean ± sample standard deviation``, or the mean alone for a single value."""
-    mean = f"{statistics.mean(values):.2f}"
-    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.2f}"
+    mean = f"{statistics.mean(values):.{decimals}f}"
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{decimals}f}"
 
 
 def _accuracy_table(
@@ -166,10 +169,16 @@ def _accuracy_table(
     return lines
 
 
-def mean_curve(readings: Sequence[Reading]) -> tuple[tuple[int, ...], list[float]]:
+def mean_curve(readings: Sequence[Reading]) -> Curve:
     """Return the evaluated rounds and the accuracy averaged over seeds."""
     rounds = readings[0].rounds
     return rounds, np.mean([r.accuracies for r in readings], axis=0).tolist()
+
+
+def targets_of(curves: Mapping[str, Curve]) -> list[float]:
+    """Return 45, 65 and 85 % of the highest accuracy of any method (section 5.3)."""
+    top = max(max(accuracies) for _, accuracies in curves.values())
+    return [share * top for share in TARGETS]
 
 
 def _rounds_table(
@@ -177,8 +186,7 @@ def _rounds_table(
 ) -> list[str]:
     """Table 2 of the paper: on the mean curve over seeds, smoothed with factor 0.2."""
     curves = {name: mean_curve(rs) for name, rs in by_method.items()}
-    top = max(max(accuracies) for _, accuracies in curves.values())
-    targets = [share * top for share in TARGETS]
+    targets = targets_of(curves)
     reached = {
         name: [rounds_to(target, *curve) for target in targets] for name, curve in curves.items()
     }

@@ -1,0 +1,149 @@
+"""`fedadb reproduce`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedadb_app.cli.common import (
+    AppOption,
+    ConfigOption,
+    CpusOption,
+    GpusOption,
+    err,
+    fail,
+    numbers,
+    one_sentence,
+    out,
+    parse_all,
+    words,
+)
+from fedadb_app.cli.comparing import check_grid, run_comparison
+from fedadb_app.cli.reading import open_run
+from fedadb_app.comparison.grid import Cell, Grid, is_complete, open_folder
+from fedadb_app.comparison.tables import read_run
+from fedadb_app.config import Scalar
+from fedadb_app.data.sources import open_dataset
+from fedadb_app.errors import ConfigError, DataError, FedADBError
+from fedadb_app.flower import Simulation, app_defaults
+from fedadb_app.reproduction.outputs import Reproduction, write
+from fedadb_app.reproduction.studies import STUDIES, Comparison, Scale, Study, study_of
+from fedadb_app.reproduction.tables import Result
+from strategies import METHODS
+
+
+def reproduce(
+    items: Annotated[list[str], typer.Argument(help=f"{', '.join(STUDIES)}, or all.")],
+    scale: Annotated[
+        Scale, typer.Option(help="As in the paper, or sized for two cores.")
+    ] = "small",
+    only: Annotated[
+        str, typer.Option(help="Data sets, methods, scenarios with commas; others are left out.")
+    ] = "",
+    seeds: Annotated[str, typer.Option(help="Whole numbers with commas; default: the item's.")] = "",
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Make every run this long, e.g. to try it out; 0: as it is.")
+    ] = 0,
+    run_config: ConfigOption = None,
+    client_cpus: CpusOption = 1,
+    client_gpus: GpusOption = 0.0,
+    output: Annotated[Path, typer.Option(help="Folder of all items; continued if it exists.")] = (
+        Path("~/fedadb-reproduction")
+    ),
+    app: AppOption = Path(),
+) -> None:
+    """Run what is missing for tables and figures of the paper; write each beside its numbers."""
+    with one_sentence():
+        folder = output.expanduser().absolute() / scale
+        values = parse_all(run_config or [])
+        studies = [
+            _study(item, scale, only, seeds, rounds)
+            for item in (STUDIES if items == ["all"] else items)
+        ]
+        problems = []
+        for study in studies:
+            grids = _grids(study, app, values, client_cpus, client_gpus)
+            problems += _reproduce(study, grids, folder, app)
+        if problems:
+            fail(f"{len(problems)} problems, named above; what could be written is in {folder}")
+
+
+def _study(item: str, scale: Scale, only: str, seeds: str, rounds: int) -> Study:
+    study = study_of(item, scale).only(words(only))
+    if seeds:
+        study = replace(study, seeds=numbers("--seeds", seeds, int))
+    return study.in_rounds(rounds) if rounds else study
+
+
+def _grids(
+    study: Study, app: Path, values: Mapping[str, Scalar], client_cpus: int, client_gpus: float
+) -> list[tuple[Comparison, Grid]]:
+    """Check every run of a study before the first."""
+    grids = []
+    for comparison in study.comparisons:
+        setting = comparison.setting
+        if own := [key for key in values if key in setting.values]:
+            raise ConfigError(f"{own[0]} is set by {study.item} itself")
+        grid = Grid(
+            strategies=tuple(comparison.strategies),
+            alphas=tuple(comparison.alphas),
+            seeds=tuple(study.seeds),
+            values={**values, **setting.values},
+            defaults=app_defaults(app),
+            simulation=Simulation(setting.clients, client_cpus, client_gpus),
+        )
+        check_grid(grid)
+        grids.append((comparison, grid))
+    return grids
+
+
+def _reproduce(
+    study: Study, grids: Sequence[tuple[Comparison, Grid]], folder: Path, app: Path
+) -> list[str]:
+    """Run what is missing and write the item; return what went wrong, each said already."""
+    problems: list[str] = []
+
+    def complain(text: str) -> None:
+        problems.append(text)
+        err.print(f"[red]{study.item}:[/] {escape(text)}", soft_wrap=True)
+
+    runs = sum(len(list(grid.cells())) for _, grid in grids)
+    out.print(f"{study.item}: {study.title}; {runs} runs. {study.changed}", soft_wrap=True)
+    for comparison, grid in grids:
+        target = folder / comparison.setting.name
+        with open_folder(target, grid):
+            if not all(is_complete(target / "runs" / cell.name) for cell in grid.cells()):
+                try:  # before Flower starts a run that must fail
+                    open_dataset(
+                        comparison.setting.dataset,
+                        str(grid.effective["data-dir"]),
+                        download=True,
+                    )
+                except DataError as error:
+                    complain(str(error))
+                    continue
+            for outcome in run_comparison(target, grid, app, grid.strategies[0]):
+                complain(f"{comparison.setting.name}/{outcome.cell.name}: {outcome.reason}")
+    titles = {name: method.title for name, method in METHODS.items()}
+    try:
+        page = write(Reproduction(study, _results(study, folder), open_run, titles, folder))
+    except FedADBError as error:
+        complain(str(error))
+    else:
+        out.print(f"{page}", soft_wrap=True, markup=False)
+    return problems
+
+
+def _results(study: Study, folder: Path) -> list[Result]:
+    """Return every entry of a study with the runs of it that are complete."""
+    results = []
+    for entry in study.entries:
+        cells = [Cell(entry.strategy, entry.alpha, seed) for seed in study.seeds]
+        runs = folder / entry.setting.name / "runs"
+        complete = [cell for cell in cells if is_complete(runs / cell.name)]
+        readings = [read_run(cell, runs / cell.name) for cell in complete]
+        results.append(Result(entry, readings, [runs / cell.name for cell in complete]))
+    return results

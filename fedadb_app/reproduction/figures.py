@@ -1,0 +1,52 @@
+"""Figures 2 and 3: accuracy over what is varied, all else equal."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fedadb_app.reproduction.studies import SWEEPS
+from fedadb_app.reproduction.tables import Number
+
+_COLOURS = {"fedadb": "C0", "fedavg": "C7"}
+
+
+def plot_sweeps(numbers: Sequence[Number], methods: Mapping[str, str], path: Path) -> None:
+    """Draw a panel a key: the mean, the deviation over seeds, the default in red as in the paper.
+
+    Parameters
+    ----------
+    numbers : Sequence[Number]
+        Rows are ``key=value``, columns methods.
+    methods : Mapping[str, str]
+        Method name -> how papers write it.
+    path : Path
+        Where to.
+    """
+    keys = list(dict.fromkeys(number.row.partition("=")[0] for number in numbers))
+    figure = Figure(figsize=(3.2 * len(keys), 3.2), layout="constrained")
+    for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
+        default, tried = SWEEPS[key]
+        positions = {f"{key}={value}": position for position, value in enumerate(tried)}
+        for method in dict.fromkeys(number.column for number in numbers):
+            points = [n for n in numbers if n.row in positions and n.column == method and n.values]
+            if not points:
+                continue
+            x = [positions[n.row] for n in points]
+            y = [n.mean for n in points]
+            spread = [0.0 if len(n.values) < 2 else n.deviation for n in points]
+            colour = _COLOURS[method]
+            if len(points) == 1:  # the method has no such value: the same everywhere
+                axes.axhline(y[0], color=colour, linestyle="--", label=methods[method])
+                continue
+            axes.errorbar(x, y, spread, color=colour, marker="o", capsize=3, label=methods[method])
+            if method == "fedadb":
+                at = tried.index(default)
+                axes.plot([p for p in x if p == at], [b for p, b in zip(x, y) if p == at], "ro")
+        axes.set_xticks(range(len(tried)), [f"{value:g}" for value in tried])
+        axes.set_xlabel(key)
+        axes.grid(alpha=0.3)
+    first = figure.axes[0]
+    first.set_ylabel("best five rounds, accuracy (%)")
+    first.legend(fontsize="small")
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,291 @@
+"""What each table and figure is written as: a page, the numbers as CSV, and pictures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedadb_app.analysis.anchor_privacy import AnchorPrivacy, anchor_privacy, plot_anchors
+from fedadb_app.analysis.embeddings import (
+    Embedding,
+    correlation,
+    features_of,
+    pca,
+    plot_pca_and_correlation,
+    plot_tsne,
+    tsne,
+)
+from fedadb_app.analysis.hessian import Spectrum, top_eigenpairs, training_sample
+from fedadb_app.analysis.landscape import loss_surface, plot_surfaces
+from fedadb_app.analysis.runs import SavedRun
+from fedadb_app.comparison.plots import plot_classes, plot_curves
+from fedadb_app.errors import DataError
+from fedadb_app.reproduction.figures import plot_sweeps
+from fedadb_app.reproduction.paper import reported
+from fedadb_app.reproduction.studies import DEVICE, Study
+from fedadb_app.reproduction.tables import (
+    Number,
+    Result,
+    accuracies,
+    rounds_to_targets,
+    title_of,
+    write_csv,
+    write_page,
+)
+
+_OURS = "Each cell: ours (the paper's, the difference)."
+_BEST5 = (
+    f"Mean of the five best rounds, test accuracy in %, ± sample standard deviation over seeds. "
+    f"{_OURS}"
+)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A study, its complete runs, and where it is written.
+
+    Attributes
+    ----------
+    study : Study
+        Which table or figure.
+    results : Sequence[Result]
+        Its entries with their complete runs.
+    open_run : Callable
+        Opens a run's folder.
+    methods : Mapping[str, str]
+        Method name -> how papers write it.
+    folder : Path
+        Where to.
+    """
+
+    study: Study
+    results: Sequence[Result]
+    open_run: Callable[[Path], SavedRun]
+    methods: Mapping[str, str]
+    folder: Path
+
+    def path(self, suffix: str) -> Path:
+        """Return the item's file of a kind."""
+        return self.folder / f"{self.study.item}{suffix}"
+
+    def page(
+        self,
+        sections: Mapping[str, Sequence[Number]],
+        explained: str,
+        pictures: Sequence[Path] = (),
+    ) -> None:
+        """Write the page and the numbers."""
+        write_csv(self.path(".csv"), sections)
+        write_page(self.path(".md"), self.study, sections, self.methods, explained, pictures)
+
+    @property
+    def complete(self) -> Sequence[Result]:
+        """The entries that have a run."""
+        return [result for result in self.results if result.readings]
+
+    def run(self, result: Result) -> SavedRun:
+        """Open the run of an entry's first seed."""
+        return self.open_run(result.folders[0])
+
+
+def write(reproduction: Reproduction) -> Path:
+    """Write a table or figure from the runs that are complete; return its page.
+
+    Raises
+    ------
+    DataError
+        If no run is complete, a run's data are not on this machine, or it keeps no model to look at.
+    TrainingError
+        If a model has no finite Hessian or loss.
+    """
+    if not reproduction.complete:
+        raise DataError("no run is complete, so there is nothing to write")
+    _WRITERS[reproduction.study.item](reproduction)
+    return reproduction.path(".md")
+
+
+# --- tables ---------------------------------------------------------------------------------
+
+
+def _accuracy_table(it: Reproduction) -> None:
+    by_scenario: dict[str, list[Number]] = {}
+    for result, number in zip(it.results, accuracies(it.results), strict=True):
+        by_scenario.setdefault(result.entry.setting.scenario, []).append(number)
+    it.page(by_scenario, _BEST5)
+
+
+def _rounds_table(it: Reproduction) -> None:
+    sections = {
+        title_of(column, it.methods): numbers
+        for column, numbers in rounds_to_targets(it.complete).items()
+    }
+    it.page(
+        sections,
+        f"First round in which the smoothed mean accuracy (EWMA, factor 0.2) reaches a target; –: "
+        f"never. Targets: 45, 65 and 85 % of the highest accuracy of any method here, and the "
+        f"paper's own. {_OURS}",
+    )
+
+
+def _spectra(it: Reproduction) -> Mapping[str, tuple[SavedRun, Spectrum]]:
+    """Return the leading eigenpairs of each method's final model."""
+    found = {}
+    for result in it.complete:
+        run = it.run(result)
+        model = run.model(run.chosen(None))
+        found[result.entry.row] = run, top_eigenpairs(model, training_sample(run))
+    return found
+
+
+def _spectrum_table(it: Reproduction) -> None:
+    numbers = []
+    for method, (_, spectrum) in _spectra(it).items():
+        measured = {
+            "lambda1": spectrum.eigenvalues[0],
+            "lambda1/lambda5": spectrum.anisotropy,
+            "training accuracy": spectrum.accuracy,
+        }
+        for name, value in measured.items():
+            paper = reported().get(("table5", DEVICE, method, name))
+            numbers.append(Number(name, method, [value], paper.value if paper else None))
+    it.page(
+        {"": numbers},
+        f"Five leading eigenvalues of the training loss's Hessian at the final global model, on a "
+        f"sample of the training images; accuracy on the same. {_OURS}",
+    )
+
+
+# --- figures --------------------------------------------------------------------------------
+
+
+def _sweeps(it: Reproduction) -> None:
+    numbers = accuracies(it.results)
+    picture = it.path(".png")
+    plot_sweeps(numbers, it.methods, picture)
+    it.page({"": numbers}, _BEST5, [picture])
+
+
+def _curves(it: Reproduction) -> None:
+    pictures = []
+    for column in dict.fromkeys(r.entry.column for r in it.complete):
+        readings = [x for r in it.complete if r.entry.column == column for x in r.readings]
+        pictures.append(it.path(f"-{column.replace(' ', '-alpha')}.png"))
+        plot_curves(readings, it.methods, pictures[-1])
+    it.page({"": accuracies(it.results)}, _BEST5, pictures)
+
+
+def _classes(it: Reproduction) -> None:
+    picture = it.path(".png")
+    plot_classes([r.readings[0] for r in it.complete], it.methods, picture)
+    forgetting = [
+        Number(r.entry.row, "forgetting", [x.forgetting for x in r.readings], None)
+        for r in it.complete
+    ]
+    it.page(
+        {"": forgetting},
+        "Test accuracy of each class over rounds. Forgetting: mean drop of per-class accuracy from "
+        "its running best, in points.",
+        [picture],
+    )
+
+
+def _surfaces(it: Reproduction) -> None:
+    surfaces, numbers = {}, []
+    for method, (run, spectrum) in _spectra(it).items():
+        model = run.model(run.chosen(None))
+        first, second = spectrum.eigenvectors[:2]
+        surface = loss_surface(model, training_sample(run), first, second)
+        surfaces[it.methods[method]] = surface
+        centre = len(surface.offsets) // 2
+        for name, value in {
+            "loss of the model": surface.loss[centre, centre],
+            "highest loss around it": surface.loss.max(),
+        }.items():
+            numbers.append(Number(name, method, [float(value)], None))
+    picture = it.path(".png")
+    plot_surfaces(surfaces, picture)
+    it.page(
+        {"": numbers},
+        "Training loss along the two leading eigenvectors of its Hessian, of length one.",
+        [picture],
+    )
+
+
+def _stages(it: Reproduction) -> Mapping[str, Embedding]:
+    """Return features of real images and anchors at the first kept round and at the last."""
+    run = it.run(it.complete[0])
+    stages = {}
+    for server_round in dict.fromkeys((next(iter(run.kept)), run.chosen(None))):
+        model = run.model(server_round)
+        features = features_of(model, run.anchors(model, server_round), run)
+        stages[f"round {server_round}"] = features
+    return stages
+
+
+def _tsne(it: Reproduction) -> None:
+    seed = it.run(it.complete[0]).config.seed
+    picture = it.path(".png")
+    plot_tsne({stage: tsne(space, seed) for stage, space in _stages(it).items()}, picture)
+    it.page({}, "Features of test images (dots) and class anchors (stars), by t-SNE.", [picture])
+
+
+def _components(it: Reproduction) -> None:
+    stages = _stages(it)
+    projected = {stage: pca(space) for stage, space in stages.items()}
+    picture = it.path(".png")
+    plot_pca_and_correlation(projected, picture)
+    numbers = []
+    for stage, whole in stages.items():
+        for space, found in {
+            "three components": correlation(projected[stage]),
+            "all features": correlation(whole),
+        }.items():
+            own = Number(f"{space}: anchor and its own class", stage, [found.own_class], None)
+            other = Number(f"{space}: anchor and others", stage, [found.other_classes], None)
+            numbers += [own, other]
+    it.page(
+        {"": numbers},
+        "Mean Pearson correlation of class anchors with the centres of real classes.",
+        [picture],
+    )
+
+
+def _anchors(it: Reproduction) -> None:
+    groups: dict[str, AnchorPrivacy] = {}
+    numbers = []
+    for result in it.complete:
+        run = it.run(result)
+        last = run.chosen(None)
+        found = anchor_privacy(run.anchors(run.model(last), last), run)
+        name = title_of(result.entry.column, it.methods)
+        groups[name] = found
+        for row, value in {
+            "lowest PSNR of an anchor, dB": found.psnr.min(),
+            "highest PSNR of an anchor, dB": found.psnr.max(),
+            "median PSNR between real images, dB": found.median_real_psnr,
+        }.items():
+            numbers.append(Number(row, name, [float(value)], None))
+    picture = it.path(".png")
+    plot_anchors(groups, picture)
+    it.page(
+        {"": numbers},
+        "Class anchors of the final global model, each above the training image nearest to it.",
+        [picture],
+    )
+
+
+_WRITERS: Mapping[str, Callable[[Reproduction], None]] = {
+    "table1": _accuracy_table,
+    "table2": _rounds_table,
+    "table3": _accuracy_table,
+    "table4": _accuracy_table,
+    "table5": _spectrum_table,
+    "table6": _accuracy_table,
+    "figure2": _sweeps,
+    "figure3": _sweeps,
+    "figure4": _curves,
+    "figure5": _classes,
+    "figure6": _surfaces,
+    "figure7": _tsne,
+    "figure8": _components,
+    "figure9": _anchors,
+}
