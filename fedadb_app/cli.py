@@ -1,5 +1,6 @@
 """The `fedadb` command: what Flower's own command line lacks."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fedadb_app.certificates import CA_DAYS, issue
 from fedadb_app.comparison.grid import (
@@ -45,9 +47,9 @@ main = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_COLUMNS = (
-    TextColumn("{task.description}"),
-    BarColumn(),
+_COLUMNS = (  # on a narrow screen the name and the bar give way
+    TextColumn("{task.description}", table_column=Column(ratio=2, no_wrap=True)),
+    BarColumn(None, table_column=Column(ratio=1)),
     TextColumn("{task.percentage:>3.0f} %"),
     TimeRemainingColumn(),
     TextColumn("{task.fields[note]}"),
@@ -83,6 +85,11 @@ def _fail(sentence: str) -> NoReturn:
     raise typer.Exit(1)
 
 
+def _progress() -> Progress:
+    # Rich forgets after 30 s how fast a task was, which may be before the first round has ended.
+    return Progress(*_COLUMNS, console=_err, expand=True, speed_estimate_period=math.inf)
+
+
 @main.command()
 def run(
     run_config: ConfigOption = None,
@@ -101,7 +108,7 @@ def run(
         simulation = None if superlink else Simulation(num_supernodes, client_cpus, client_gpus)
         flower_run = FlowerRun(app, values, simulation, superlink)
         rounds = int({**app_defaults(app), **values}["num-server-rounds"])
-        with Progress(*_COLUMNS, console=_err) as progress:
+        with _progress() as progress:
             status, details = watch(progress, flower_run, folder, rounds, str(values["run-name"]))
         if status != "finished:completed":
             reason = read_summary(folder).get("reason") or details
@@ -286,7 +293,7 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
     readings: list[Reading] = []
     failed: list[Outcome] = []
     titles = {name: method.title for name, method in METHODS.items()}
-    with Progress(*_COLUMNS, console=_err) as progress:
+    with _progress() as progress:
         done = sum(is_complete(folder / "runs" / cell.name) for cell in cells)
         overall = progress.add_task(
             f"{done} of {len(cells)} runs", total=len(cells) - done, note=""
@@ -367,9 +374,16 @@ def watch(
     """
     task = progress.add_task(name, total=rounds, note="starting")
     before = 0.0 if parent is None else progress.tasks[parent].completed
+    begun = False
 
     def look() -> None:
+        nonlocal begun
         accuracies, done = read_accuracies(folder)
+        if not begun and read_summary(folder):
+            # The time left follows from what comes after this: not from how long Flower took to
+            # start, nor from the rounds that a resumed run begins with.
+            progress.advance(task, done)
+            begun = True
         best = accuracy_summary(accuracies)["best5_accuracy"]
         note = f"accuracy {accuracies[-1]:.2f} %, best five {best:.2f} %" if accuracies else ""
         progress.update(task, completed=done, note=note or "starting")
