@@ -24,6 +24,7 @@ MAY_DIFFER = frozenset(
     {
         "output-dir",
         "run-name",
+        "tensorboard",
         "data-dir",
         "device",
         "min-nodes",

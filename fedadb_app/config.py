@@ -99,6 +99,7 @@ class RunConfig(Settings):
             description='a folder name of letters, digits, ".", "_" and "-"',
         ),
     ] = ""
+    tensorboard: bool = False
     checkpoint_every: Annotated[int, Field(ge=0)] = 0
     snapshot_every: Annotated[int, Field(ge=0)] = 0
     resume_from: str = ""

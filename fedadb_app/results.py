@@ -25,6 +25,7 @@ from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import ConfigError, FedADBError
+from fedadb_app.live_view import EventFiles
 from fedadb_app.local_training import Attachment
 from fedadb_app.models import StateDict
 from fedadb_app.storage import write_tensors
@@ -97,11 +98,17 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path, run_id: int, resumed: Checkpoint | None, identifying: Mapping[str, Any]
+        self,
+        path: Path,
+        run_id: int,
+        resumed: Checkpoint | None,
+        events: EventFiles | None,
+        identifying: Mapping[str, Any],
     ) -> None:
         self.path = path
         self.run_id = run_id
         self.resumed = resumed
+        self._events = events
         self._identifying = dict(identifying)
         self._started = time.time() - (resumed.facts.seconds if resumed else 0.0)
         self._accuracies, self._last_round = read_accuracies(path)
@@ -116,7 +123,8 @@ class RunFolder:
         Raises
         ------
         ConfigError
-            If it cannot be written to, or the run's name already holds a run.
+            If it cannot be written to, the run's name already holds a run, or TensorBoard is asked
+            for and not installed.
         """
         base = Path(config.output_dir or "~/fedadb-runs").expanduser()
         name = config.run_name or (
@@ -124,6 +132,7 @@ class RunFolder:
             f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id % 10**6:06d}"
         )
         path = base / name
+        events = EventFiles(path) if config.tensorboard else None
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -136,6 +145,8 @@ class RunFolder:
                 tables = {name: t for name, t in resumed.facts.tables.items() if name in _TABLES}
             for table, text in tables.items():
                 (path / table).write_text(text)
+            if events:
+                events.follow(first_round=1)
         except OSError as error:
             raise ConfigError(
                 f'output-dir="{base}" cannot be written to ({error.strerror}); '
@@ -153,7 +164,7 @@ class RunFolder:
                 "resumed_round": resumed.facts.round,
             }
             resumed.write(path)  # so that this folder, too, can be resumed from its first moment on
-        return cls(path, run_id, resumed, identifying)
+        return cls(path, run_id, resumed, events, identifying)
 
     def __enter__(self) -> Self:
         self.write_summary("running")
@@ -172,6 +183,8 @@ class RunFolder:
             self.write_summary("failed", str(error) if known else f"{kind.__name__}: {error}")
         else:
             self.stop()
+        if self._events:
+            self._events.close()
 
     def stop(self) -> None:
         """Record that the process is about to end although the run has not.
@@ -259,6 +272,8 @@ class RunFolder:
             if not (self.path / "diagnostics.csv").exists():
                 self._append("diagnostics.csv", ["round", "name", "value"])
             self._append("diagnostics.csv", [str(record.round), name, f"{value:.6g}"])
+        if self._events:
+            self._events.follow(record.round)
         self.write_summary("running")
 
     def write_tensors(self, name: str, content: Attachment) -> None:

@@ -1,7 +1,10 @@
 """The `fedadb` command, up to the point where Flower takes over."""
 
+import io
+
 import pytest
 from helpers import REPOSITORY
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fedadb_app.cli import main
@@ -105,6 +108,70 @@ def test_run_fails_when_flower_says_so_whatever_the_folder_says(monkeypatch, tmp
     result = call("run", "--app", str(REPOSITORY), "-c", f'output-dir="{tmp_path}" run-name="r"')
     assert result.exit_code == 1
     assert "Simulation Runtime crashed" in result.output
+
+
+class SlowRun:
+    """A run whose folder appears after 12 s, with some rounds; each further one takes 100 s."""
+
+    def __init__(self, clock, rounds_before=0):
+        self.clock = clock
+        self.rounds_before = rounds_before
+
+    def wait(self, folder, on_look):
+        on_look()
+        self.clock.sleep(12)
+        folder.mkdir()
+        (folder / "summary.json").write_text('{"status": "running"}')
+        for done in range(self.rounds_before, 5):
+            rows = [f"{t},{10 * t}.00\n" for t in range(1, done + 1)]
+            (folder / "rounds.csv").write_text("round,accuracy\n" + "".join(rows))
+            on_look()
+            self.clock.sleep(50)
+            on_look()
+            self.clock.sleep(50)
+        return "finished:completed", ""
+
+
+@pytest.mark.parametrize(
+    ("rounds_before", "expected"),
+    [(0, {0: None, 1: 400, 2: 300, 3: 200, 4: 100}), (2, {0: None, 2: None, 3: 200, 4: 100})],
+)
+def test_the_time_left_is_that_of_the_rounds(clock, tmp_path, rounds_before, expected):
+    """Neither the start nor the rounds before a resume count; a slow round is not forgotten."""
+    progress = cli._progress()
+    progress.get_time = clock.monotonic
+    shown = {}
+
+    class Watched(SlowRun):
+        def wait(self, folder, on_look):
+            def look():
+                on_look()
+                (task,) = progress.tasks
+                shown[task.completed] = task.time_remaining
+
+            return super().wait(folder, look)
+
+    cli.watch(progress, Watched(clock, rounds_before), tmp_path / "run", 5, "run")
+    assert shown == expected
+
+
+def test_a_narrow_screen_shows_what_counts(clock, tmp_path, monkeypatch):
+    screen = Console(file=io.StringIO(), width=80)
+    monkeypatch.setattr(cli, "_err", screen)
+    progress = cli._progress()
+    progress.get_time = clock.monotonic
+
+    class Watched(SlowRun):
+        def wait(self, folder, on_look):
+            ended = super().wait(folder, on_look)
+            screen.print(progress.get_renderable())
+            return ended
+
+    name = "fedadb-pathmnist-seed0-20261101-120000"
+    cli.watch(progress, Watched(clock), tmp_path / "run", 5, name)
+    (line,) = screen.file.getvalue().splitlines()
+    assert line.startswith("fedadb-pathmnist")
+    assert line.rstrip().endswith(" 80 % 0:01:40 accuracy 40.00 %, best five 25.00 %")
 
 
 def test_accuracies_skip_rounds_that_were_not_evaluated(tmp_path):

@@ -1,5 +1,6 @@
 """What the commands share: options, errors in one sentence, and the progress of a run."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,15 +10,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
-from fedadb_app.flower import FlowerRun, parse_assignments
+from fedadb_app.flower import FlowerRun, parse_assignments, read_summary
 from fedadb_app.results import accuracy_summary, read_accuracies
 
-COLUMNS = (
-    TextColumn("{task.description}"),
-    BarColumn(),
+_COLUMNS = (  # on a narrow screen the name and the bar give way
+    TextColumn("{task.description}", table_column=Column(ratio=2, no_wrap=True)),
+    BarColumn(None, table_column=Column(ratio=1)),
     TextColumn("{task.percentage:>3.0f} %"),
     TimeRemainingColumn(),
     TextColumn("{task.fields[note]}"),
@@ -84,6 +86,12 @@ def numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
     return found
 
 
+def progress_bars() -> Progress:
+    """Return the display of a command's runs."""
+    # Rich forgets after 30 s how fast a task was, which may be before the first round has ended.
+    return Progress(*_COLUMNS, console=err, expand=True, speed_estimate_period=math.inf)
+
+
 def watch(
     progress: Progress,
     flower_run: FlowerRun,
@@ -98,9 +106,16 @@ def watch(
     """
     task = progress.add_task(name, total=rounds, note="starting")
     before = 0.0 if parent is None else progress.tasks[parent].completed
+    begun = False
 
     def look() -> None:
+        nonlocal begun
         accuracies, done = read_accuracies(folder)
+        if not begun and read_summary(folder):
+            # The time left follows from what comes after this: not from how long Flower took to
+            # start, nor from the rounds that a resumed run begins with.
+            progress.advance(task, done)
+            begun = True
         best = accuracy_summary(accuracies)["best5_accuracy"]
         note = f"accuracy {accuracies[-1]:.2f} %, best five {best:.2f} %" if accuracies else ""
         progress.update(task, completed=done, note=note or "starting")

@@ -5,21 +5,19 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress
 
 from fedadb_app.cli.common import (
-    COLUMNS,
     AppOption,
     ConfigOption,
     CpusOption,
     GpusOption,
     SupernodesOption,
-    err,
     fail,
     numbers,
     one_sentence,
     out,
     parse_all,
+    progress_bars,
     watch,
     words,
 )
@@ -134,7 +132,7 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
     readings: list[Reading] = []
     failed: list[Outcome] = []
     titles = {name: method.title for name, method in METHODS.items()}
-    with Progress(*COLUMNS, console=err) as progress:
+    with progress_bars() as progress:
         done = sum(is_complete(folder / "runs" / cell.name) for cell in cells)
         overall = progress.add_task(
             f"{done} of {len(cells)} runs", total=len(cells) - done, note=""

@@ -43,7 +43,9 @@ def reproduce(
     only: Annotated[
         str, typer.Option(help="Data sets, methods, scenarios with commas; others are left out.")
     ] = "",
-    seeds: Annotated[str, typer.Option(help="Whole numbers with commas; default: the item's.")] = "",
+    seeds: Annotated[
+        str, typer.Option(help="Whole numbers with commas; default: the item's.")
+    ] = "",
     rounds: Annotated[
         int, typer.Option(min=0, help="Make every run this long, e.g. to try it out; 0: as it is.")
     ] = 0,

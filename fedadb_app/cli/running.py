@@ -5,20 +5,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from fedadb_app.cli.common import (
-    COLUMNS,
     AppOption,
     ConfigOption,
     CpusOption,
     GpusOption,
     SupernodesOption,
-    err,
     fail,
     one_sentence,
     out,
     parse_all,
+    progress_bars,
     watch,
 )
 from fedadb_app.config import Scalar
@@ -45,7 +43,7 @@ def run(
         simulation = None if superlink else Simulation(num_supernodes, client_cpus, client_gpus)
         flower_run = FlowerRun(app, values, simulation, superlink)
         rounds = int({**app_defaults(app), **values}["num-server-rounds"])
-        with Progress(*COLUMNS, console=err) as progress:
+        with progress_bars() as progress:
             status, details = watch(progress, flower_run, folder, rounds, str(values["run-name"]))
         if status != "finished:completed":
             reason = read_summary(folder).get("reason") or details

@@ -41,8 +41,10 @@ def plot_sweeps(numbers: Sequence[Number], methods: Mapping[str, str], path: Pat
                 continue
             axes.errorbar(x, y, spread, color=colour, marker="o", capsize=3, label=methods[method])
             if method == "fedadb":
-                at = tried.index(default)
-                axes.plot([p for p in x if p == at], [b for p, b in zip(x, y) if p == at], "ro")
+                at_default = [n for n in points if n.row == f"{key}={default}"]
+                axes.plot(
+                    [positions[n.row] for n in at_default], [n.mean for n in at_default], "ro"
+                )
         axes.set_xticks(range(len(tried)), [f"{value:g}" for value in tried])
         axes.set_xlabel(key)
         axes.grid(alpha=0.3)

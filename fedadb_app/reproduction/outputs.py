@@ -93,7 +93,7 @@ def write(reproduction: Reproduction) -> Path:
     Raises
     ------
     DataError
-        If no run is complete, a run's data are not on this machine, or it keeps no model to look at.
+        If no run is complete, or a run's data are not on this machine, or its model is not kept.
     TrainingError
         If a model has no finite Hessian or loss.
     """

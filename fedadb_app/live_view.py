@@ -1,0 +1,81 @@
+"""A run's tables as TensorBoard event files, for those who watch it round by round."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedadb_app.errors import ConfigError
+
+
+class EventFiles:
+    """``<run folder>/tensorboard/``, a step a round: what the tables hold, cell by cell.
+
+    Tags are ``rounds/<column>``, ``class_accuracy/<label>-<name>`` and ``diagnostics/<name>``. An
+    empty cell has no event.
+
+    Parameters
+    ----------
+    run_folder : Path
+        Where the tables are; it need not exist before the first `follow`.
+
+    Raises
+    ------
+    ConfigError
+        If TensorBoard is not installed.
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        try:  # here, as it is an extra, and nobody else should wait for its import
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError(
+                f"tensorboard=true needs TensorBoard in the environment of the server ({error}): "
+                f'pip install "fedadb-app[tensorboard]" there, or set tensorboard=false'
+            ) from error
+        self._open = SummaryWriter
+        self._folder = run_folder
+        self._writer: SummaryWriter | None = None
+
+    def follow(self, first_round: int) -> None:
+        """Write and flush the rounds in the tables, from `first_round` on."""
+        if self._writer is None:
+            self._writer = self._open(str(self._folder / "tensorboard"))
+        for server_round, tag, value in _cells(self._folder):
+            if server_round >= first_round:
+                # In single precision, the default, a round's bytes would be off.
+                self._writer.add_scalar(
+                    tag, value, server_round, new_style=True, double_precision=True
+                )
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Give the file back; nothing is written any more."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _cells(run_folder: Path) -> Iterator[tuple[int, str, float]]:
+    """Yield round, tag and value of each cell that is not empty."""
+    for columns, row in _rows(run_folder / "rounds.csv"):
+        for column, cell in zip(columns[1:], row[1:], strict=True):
+            if cell:
+                yield int(row[0]), f"rounds/{column}", float(cell)
+    for classes, row in _rows(run_folder / "class_accuracy.csv"):
+        for label, (name, cell) in enumerate(zip(classes[1:], row[1:], strict=True)):
+            if cell:  # the label keeps apart two names that differ in unsafe characters only
+                yield int(row[0]), f"class_accuracy/{label}-{_safe(name)}", float(cell)
+    for _, (server_round, name, cell) in _rows(run_folder / "diagnostics.csv"):
+        yield int(server_round), f"diagnostics/{_safe(name)}", float(cell)
+
+
+def _rows(table: Path) -> Iterator[tuple[list[str], list[str]]]:
+    if table.exists():  # those of classes and diagnostics come with their first row
+        with table.open(newline="") as file:
+            header, *rows = csv.reader(file)
+            yield from ((header, row) for row in rows)
+
+
+def _safe(name: str) -> str:
+    """Leave only what TensorBoard takes for no group and an address needs no escape for."""
+    return re.sub(r"[^\w.-]", "_", name)
