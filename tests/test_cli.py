@@ -7,7 +7,7 @@ from helpers import REPOSITORY
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedadb_app.cli import main
+from fedadb_app.cli import common, main
 from fedadb_app.results import read_accuracies
 
 runner = CliRunner()
@@ -138,7 +138,7 @@ class SlowRun:
 )
 def test_the_time_left_is_that_of_the_rounds(clock, tmp_path, rounds_before, expected):
     """Neither the start nor the rounds before a resume count; a slow round is not forgotten."""
-    progress = cli._progress()
+    progress = common.progress_bars()
     progress.get_time = clock.monotonic
     shown = {}
 
@@ -151,14 +151,14 @@ def test_the_time_left_is_that_of_the_rounds(clock, tmp_path, rounds_before, exp
 
             return super().wait(folder, look)
 
-    cli.watch(progress, Watched(clock, rounds_before), tmp_path / "run", 5, "run")
+    common.watch(progress, Watched(clock, rounds_before), tmp_path / "run", 5, "run")
     assert shown == expected
 
 
 def test_a_narrow_screen_shows_what_counts(clock, tmp_path, monkeypatch):
     screen = Console(file=io.StringIO(), width=80)
-    monkeypatch.setattr(cli, "_err", screen)
-    progress = cli._progress()
+    monkeypatch.setattr(common, "err", screen)
+    progress = common.progress_bars()
     progress.get_time = clock.monotonic
 
     class Watched(SlowRun):
@@ -168,7 +168,7 @@ def test_a_narrow_screen_shows_what_counts(clock, tmp_path, monkeypatch):
             return ended
 
     name = "fedadb-pathmnist-seed0-20261101-120000"
-    cli.watch(progress, Watched(clock), tmp_path / "run", 5, name)
+    common.watch(progress, Watched(clock), tmp_path / "run", 5, name)
     (line,) = screen.file.getvalue().splitlines()
     assert line.startswith("fedadb-pathmnist")
     assert line.rstrip().endswith(" 80 % 0:01:40 accuracy 40.00 %, best five 25.00 %")

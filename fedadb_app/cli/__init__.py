@@ -5,6 +5,7 @@ import typer
 from fedadb_app.cli.comparing import compare
 from fedadb_app.cli.nodes import certificates, check_this_node
 from fedadb_app.cli.reading import report
+from fedadb_app.cli.reproducing import reproduce
 from fedadb_app.cli.running import data, run
 
 main = typer.Typer(
@@ -16,6 +17,7 @@ main = typer.Typer(
 main.command()(run)
 main.command()(compare)
 main.command()(report)
+main.command()(reproduce)
 main.command()(data)
 main.command()(certificates)
 main.command(name="check-node")(check_this_node)

@@ -194,8 +194,8 @@ def _rounds_table(
     lines = [
         (
             f"First round at which the smoothed mean accuracy (EWMA, factor 0.2) reaches 45, 65 "
-            f"and 85 % of the maximum, {targets[-1] / TARGETS[-1]:.2f} %. In brackets: times as many "
-            f"rounds as FedADB. –: never."
+            f"and 85 % of the maximum, {targets[-1] / TARGETS[-1]:.2f} %. In brackets: times as "
+            f"many rounds as FedADB. –: never."
         ),
         "",
         "| method | " + " | ".join(f"{target:.1f} %" for target in targets) + " |",
