@@ -39,6 +39,19 @@ class Surface:
     loss: npt.NDArray[np.float64]
     accuracy: npt.NDArray[np.float64]
 
+    def rows(self) -> list[dict[str, float]]:
+        """Return a row a point: ``a``, ``b``, ``loss``, ``accuracy``."""
+        return [
+            {
+                "a": float(a),
+                "b": float(b),
+                "loss": float(self.loss[i, j]),
+                "accuracy": float(self.accuracy[i, j]),
+            }
+            for i, b in enumerate(self.offsets)
+            for j, a in enumerate(self.offsets)
+        ]
+
 
 def loss_surface(
     model: ImageClassifier,

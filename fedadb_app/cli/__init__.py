@@ -4,7 +4,7 @@ import typer
 
 from fedadb_app.cli.comparing import compare
 from fedadb_app.cli.nodes import certificates, check_this_node
-from fedadb_app.cli.reading import report
+from fedadb_app.cli.reading import analyse, report
 from fedadb_app.cli.reproducing import reproduce
 from fedadb_app.cli.running import data, run
 
@@ -17,6 +17,7 @@ main = typer.Typer(
 main.command()(run)
 main.command()(compare)
 main.command()(report)
+main.command()(analyse)
 main.command()(reproduce)
 main.command()(data)
 main.command()(certificates)

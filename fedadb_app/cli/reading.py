@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
+from fedadb_app.analysis.readouts import NEED_ANCHORS, READ_OUTS
 from fedadb_app.analysis.runs import SavedRun, read_configuration
-from fedadb_app.cli.common import one_sentence, out
+from fedadb_app.cli.common import err, fail, one_sentence, out, words
+from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.flower import flatten
 from fedadb_app.report.pages import write_report
 from strategies import METHODS, read_run_config
@@ -25,6 +28,45 @@ def report(
         path = (output or folder / "report.html").expanduser().absolute()
         write_report(folder, {name: method.title for name, method in METHODS.items()}, path)
         out.print(f"report: {path}", soft_wrap=True, markup=False)
+
+
+def analyse(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    server_round: Annotated[
+        int | None,
+        typer.Option("--round", help="A round whose model is kept; default: the last."),
+    ] = None,
+    what: Annotated[
+        str, typer.Option(help=f"{', '.join(READ_OUTS)}, with commas; default: all that apply.")
+    ] = "",
+) -> None:
+    """Look into a run's global model: sharpness, its anchors among real images, drift."""
+    with one_sentence():
+        run = open_run(folder.expanduser().absolute())
+        chosen = run.chosen(server_round)
+        names = words(what) or [
+            name for name in READ_OUTS if run.anchor_settings or name not in NEED_ANCHORS
+        ]
+        if unknown := [name for name in names if name not in READ_OUTS]:
+            raise ConfigError(f"--what {unknown[0]}: choose among {', '.join(READ_OUTS)}")
+        target = run.folder / "analysis" / f"round{chosen:04}"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{target} cannot be written to: {error.strerror}") from error
+        problems = 0
+        for name in names:
+            try:
+                numbers = READ_OUTS[name](run, chosen, target)
+            except FedADBError as error:  # the other read-outs are worth having
+                problems += 1
+                err.print(f"[red]{name}:[/] {escape(str(error))}", soft_wrap=True)
+                continue
+            for what_it_is, value in numbers.items():
+                out.print(f"{name}: {what_it_is} {value:.4g}", soft_wrap=True, markup=False)
+        out.print(f"pictures and tables: {target}", soft_wrap=True, markup=False)
+        if problems:
+            fail(f"{problems} of {len(names)} read-outs could not be made")
 
 
 def open_run(folder: Path) -> SavedRun:

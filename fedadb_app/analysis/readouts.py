@@ -1,0 +1,105 @@
+"""`fedadb analyse`: each read-out of one run, as pictures and CSV files in its folder."""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fedadb_app.analysis.anchor_privacy import anchor_privacy, plot_anchors
+from fedadb_app.analysis.drift import plot_drift, read_drift
+from fedadb_app.analysis.embeddings import (
+    correlation,
+    features_of,
+    pca,
+    plot_pca_and_correlation,
+    plot_tsne,
+    tsne,
+)
+from fedadb_app.analysis.hessian import top_eigenpairs, training_sample
+from fedadb_app.analysis.landscape import loss_surface, plot_surfaces
+from fedadb_app.analysis.runs import SavedRun
+
+ReadOut = Callable[[SavedRun, int, Path], Mapping[str, float]]
+"""(run, round, folder to write to) -> the numbers that say it in short."""
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _hessian(run: SavedRun, server_round: int, folder: Path) -> Mapping[str, float]:
+    """Table 5 and Figure 6: the spectrum, and the loss along the two leading eigenvectors."""
+    model, data = run.model(server_round), training_sample(run)
+    spectrum = top_eigenpairs(model, data)
+    _write(
+        folder / "hessian.csv",
+        [{"rank": i, "eigenvalue": v} for i, v in enumerate(spectrum.eigenvalues, start=1)],
+    )
+    first, second = spectrum.eigenvectors[:2]
+    surface = loss_surface(model, data, first, second)
+    _write(folder / "landscape.csv", surface.rows())
+    plot_surfaces({f"round {server_round}": surface}, folder / "landscape.png")
+    return {
+        "lambda1": spectrum.eigenvalues[0],
+        "lambda1/lambda5": spectrum.anisotropy,
+        "training accuracy, %": spectrum.accuracy,
+    }
+
+
+def _embeddings(run: SavedRun, server_round: int, folder: Path) -> Mapping[str, float]:
+    """Figures 7 and 8: where anchors lie among real images, and how they correlate."""
+    model = run.model(server_round)
+    features = features_of(model, run.anchors(model, server_round), run)
+    stage, placed, projected = (
+        f"round {server_round}",
+        tsne(features, run.config.seed),
+        pca(features),
+    )
+    _write(folder / "tsne.csv", placed.rows())
+    plot_tsne({stage: placed}, folder / "tsne.png")
+    _write(folder / "pca.csv", projected.rows())
+    plot_pca_and_correlation({stage: projected}, folder / "pca.png")
+    found = correlation(projected), correlation(features)
+    _write(folder / "correlation-pca.csv", found[0].rows())
+    _write(folder / "correlation-features.csv", found[1].rows())
+    return {
+        "r with the own class (3 components)": found[0].own_class,
+        "r with other classes (3 components)": found[0].other_classes,
+        "r with the own class (features)": found[1].own_class,
+        "r with other classes (features)": found[1].other_classes,
+    }
+
+
+def _anchors(run: SavedRun, server_round: int, folder: Path) -> Mapping[str, float]:
+    """Figure 9: the anchors as pictures, and their PSNR to the nearest real image."""
+    anchors = run.anchors(run.model(server_round), server_round)
+    found = anchor_privacy(anchors, run)
+    _write(folder / "anchors.csv", found.rows())
+    plot_anchors({f"round {server_round}": found}, folder / "anchors.png")
+    return {
+        "anchor quality tau": anchors.quality,
+        "highest PSNR of an anchor, dB": float(found.psnr.max()),
+        "median PSNR between real images, dB": found.median_real_psnr,
+    }
+
+
+def _drift(run: SavedRun, server_round: int, folder: Path) -> Mapping[str, float]:
+    """How far clients move and how far apart, over all rounds."""
+    del server_round
+    found = read_drift(run.folder)
+    _write(folder / "drift.csv", found.rows())
+    plot_drift({run.config.strategy: found}, folder / "drift.png")
+    return {f"{name}, mean over rounds": float(v.mean()) for name, v in found.values.items()}
+
+
+READ_OUTS: Mapping[str, ReadOut] = {
+    "hessian": _hessian,
+    "embeddings": _embeddings,
+    "anchors": _anchors,
+    "drift": _drift,
+}
+
+NEED_ANCHORS = ("embeddings", "anchors")
+"""Read-outs of methods that make anchors."""
