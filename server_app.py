@@ -65,7 +65,6 @@ def main(grid: Grid, context: Context) -> None:
                 evaluate_fn=strategy.evaluate_round,
             )
         finally:
-            folder.write_model(strategy.global_model)
-            for name, content in strategy.artifacts().items():
+            for name, content in strategy.kept().items():
                 folder.write_tensors(name, content)
     logger.info("finished; results: %s", folder.path)

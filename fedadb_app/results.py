@@ -27,8 +27,6 @@ from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.live_view import EventFiles
 from fedadb_app.local_training import Attachment
-from fedadb_app.models import StateDict
-from fedadb_app.storage import write_tensors
 
 BEST_ROUNDS, LAST_ROUNDS = 5, 50
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
@@ -282,13 +280,12 @@ class RunFolder:
         metadata = {key: repr(value) for key, value in content.scalars.items()}
         save_file(tensors, self.path / f"{name}.safetensors", metadata=metadata)
 
-    def write_model(self, model: StateDict) -> None:
-        """Write ``model.safetensors``, the global model."""
-        self.write_tensors("model", Attachment(model))
-
-    def write_snapshot(self, server_round: int, model: StateDict) -> None:
-        """Keep the global model after a round, for the read-outs of `fedadb analyse`."""
-        write_tensors(self.path / "snapshots" / f"round{server_round:04}.safetensors", model)
+    def write_snapshot(self, server_round: int, contents: Mapping[str, Attachment]) -> None:
+        """Keep what the folder keeps at the end as it is after a round, for `fedadb analyse`."""
+        folder = self.path / "snapshots" / f"round{server_round:04}"
+        folder.mkdir(parents=True)
+        for name, content in contents.items():
+            self.write_tensors(str(folder / name), content)
 
     def write_summary(self, status: Status, reason: str = "") -> None:
         """Write the run's standing unless its end is written; `reason` says why it ended."""
@@ -318,9 +315,10 @@ class RunFolder:
         temporary.replace(self.path / name)
 
 
-def snapshots(folder: Path) -> list[Path]:
-    """Return the files of the global models that a run has kept, ``round<t>.safetensors``."""
-    return sorted((folder / "snapshots").glob("round*.safetensors"))
+def snapshots(folder: Path) -> dict[int, Path]:
+    """Return the folders of what a run has kept after some of its rounds."""
+    kept = (path.parent for path in (folder / "snapshots").glob("round*/model.safetensors"))
+    return {int(path.name.removeprefix("round")): path for path in sorted(kept)}
 
 
 def read_accuracies(folder: Path) -> tuple[list[float], int]:

@@ -207,8 +207,12 @@ class FederatedStrategy(Strategy, Generic[P]):
         return {}
 
     def artifacts(self) -> Mapping[str, Attachment]:
-        """Return what the run's folder keeps beside the final model, by file name."""
+        """Return what the run's folder keeps beside the global model, by file name."""
         return {}
+
+    def kept(self) -> Mapping[str, Attachment]:
+        """Return what the run's folder keeps: the global model, and what the method adds."""
+        return {"model": Attachment(self.global_model), **self.artifacts()}
 
     # --- who holds how much -------------------------------------------------------------
 
@@ -406,7 +410,7 @@ class FederatedStrategy(Strategy, Generic[P]):
         if every and (server_round % every == 0 or server_round == settings.num_server_rounds):
             self._write_checkpoint()
         if settings.snapshot_every and server_round % settings.snapshot_every == 0:
-            self.run.folder.write_snapshot(server_round, self.global_model)
+            self.run.folder.write_snapshot(server_round, self.kept())
         if not settings.server_evaluates or math.isnan(self.record.accuracy):
             return None
         return MetricRecord({"accuracy": self.record.accuracy, "loss": self.record.loss})

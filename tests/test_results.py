@@ -448,7 +448,7 @@ def test_the_model_is_there_bit_by_bit(folder):
         "view": torch.randn(4, 3).t(),
         "count": torch.tensor(5),
     }
-    folder.write_model(model)
+    folder.write_tensors("model", Attachment(model))
     back = load_file(folder.path / "model.safetensors")
     assert identical(back, {name: tensor.contiguous() for name, tensor in model.items()})
 
@@ -461,15 +461,15 @@ def test_tensors_and_numbers(folder):
 
 
 def test_a_file_is_replaced_by_its_newer_version(folder):
-    folder.write_model({"w": torch.zeros(2)})
-    folder.write_model({"w": torch.ones(2)})
+    folder.write_tensors("model", Attachment({"w": torch.zeros(2)}))
+    folder.write_tensors("model", Attachment({"w": torch.ones(2)}))
     assert torch.equal(load_file(folder.path / "model.safetensors")["w"], torch.ones(2))
 
 
 def test_nothing_is_pickled(folder, config):
     write_partition(folder, config)
     folder.write_config(config, {})
-    folder.write_model({"w": torch.zeros(2)})
+    folder.write_tensors("model", Attachment({"w": torch.zeros(2)}))
     with folder:
         folder.add_round(evaluated(1, 50.0), CLASSES)
     suffixes = {path.suffix for path in folder.path.rglob("*") if path.is_file()}

@@ -80,8 +80,8 @@ class SavedRun:
         if Checkpoint.path(self.folder).exists():
             checkpoint = Checkpoint.read(self.folder)
             readers[checkpoint.facts.round] = lambda: checkpoint.model
-        for path in snapshots(self.folder):
-            readers[int(path.stem.removeprefix("round"))] = partial(_load, path)
+        for server_round, kept in snapshots(self.folder).items():
+            readers[server_round] = partial(_load, kept / "model.safetensors")
         if not readers:
             raise DataError(
                 f"{self.folder} keeps no global model yet: a run writes model.safetensors at its "

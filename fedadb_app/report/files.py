@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedadb_app.errors import DataError
+from fedadb_app.results import snapshots
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
@@ -62,9 +63,9 @@ class RunFiles:
         The three tables.
     partition : Mapping[str, Any] or None
         ``partition.json``.
-    anchors : Mapping[str, torch.Tensor] or None
-        ``anchors.safetensors``: ``images`` ``(N, channels, height, width)``, ``labels`` and
-        ``confidences`` ``(N,)``.
+    anchors : Mapping[int, Mapping[str, torch.Tensor]]
+        Round -> the anchors that it was trained with, of the rounds of ``snapshots/`` and the last:
+        ``images`` ``(N, channels, height, width)``, ``labels`` and ``confidences`` ``(N,)``.
     """
 
     folder: Path
@@ -74,7 +75,7 @@ class RunFiles:
     class_accuracy: Table | None
     diagnostics: Table | None
     partition: Mapping[str, Any] | None
-    anchors: Mapping[str, Tensor] | None
+    anchors: Mapping[int, Mapping[str, Tensor]]
 
     @property
     def num_rounds(self) -> int:
@@ -123,7 +124,7 @@ def read_files(folder: Path) -> RunFiles:
         class_accuracy=read(folder / "class_accuracy.csv", _by_round),
         diagnostics=read(folder / "diagnostics.csv", _by_round),
         partition=read(folder / "partition.json", _partition),
-        anchors=_anchors(folder / "anchors.safetensors"),
+        anchors=_anchors(folder, len(rounds.rows)),
     )
 
 
@@ -183,11 +184,16 @@ def _toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text, parse_float=str)
 
 
-def _anchors(path: Path) -> Mapping[str, Tensor] | None:
-    try:
-        content = load_file(path)
-        return {name: content[name] for name in ("images", "labels", "confidences")}
-    except FileNotFoundError:
-        return None
-    except (OSError, SafetensorError, KeyError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+def _anchors(folder: Path, last: int) -> Mapping[int, Mapping[str, Tensor]]:
+    paths = {**snapshots(folder), last: folder}
+    found = {}
+    for server_round, kept in paths.items():
+        path = kept / "anchors.safetensors"
+        try:
+            content = load_file(path)
+            found[server_round] = {n: content[n] for n in ("images", "labels", "confidences")}
+        except FileNotFoundError:
+            continue
+        except (OSError, SafetensorError, KeyError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from error
+    return found

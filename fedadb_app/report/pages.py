@@ -31,6 +31,7 @@ from fedadb_app.report.files import (
     read_table,
 )
 
+_SHOWN_ROUNDS = 6  # whose anchors are shown
 _PARTS = ("anchors", "train", "aggregate", "evaluate")
 
 
@@ -50,7 +51,7 @@ class Section:
     title: str
     lead: str = ""
     prose: Markup = field(default_factory=Markup)
-    anchors: Sequence[AnchorImage] = ()
+    anchors: Mapping[str, Sequence[AnchorImage]] = field(default_factory=dict)
     pictures: Sequence[Picture] = ()
     notes: Sequence[str] = ()
     tables: Mapping[str, Table] = field(default_factory=dict)
@@ -275,10 +276,10 @@ def _anchors(run: RunFiles) -> list[Section]:
     weights = _beta(run)
     if weights:
         pictures.append(charts.lines("Weight β of the local branch", "β", weights, from_zero=True))
-    images = list(_anchor_images(run))
+    images = {f"Round {t}": list(_anchor_images(run, t)) for t in spread(list(run.anchors))}
     if not (images or pictures):
         return []
-    lead = "Inputs optimised on the last round's global model." if images else ""
+    lead = "Inputs optimised on the global model that the round began with." if images else ""
     if weights:
         lead += (
             f" β = (t/T)^(γ τ) with T = {run.num_rounds} depends on γ, the share of classes that "
@@ -316,13 +317,17 @@ def _beta(run: RunFiles) -> list[Line]:
     ]
 
 
-def _anchor_images(run: RunFiles) -> Iterable[AnchorImage]:
-    if run.anchors is None:
-        return
-    names = run.class_names
+def spread(rounds: Sequence[int]) -> Sequence[int]:
+    """Choose some rounds, evenly, the first and the last among them."""
+    chosen = np.linspace(0, len(rounds) - 1, min(_SHOWN_ROUNDS, len(rounds))).round().astype(int)
+    return [rounds[i] for i in chosen]
+
+
+def _anchor_images(run: RunFiles, server_round: int) -> Iterable[AnchorImage]:
+    anchors, names = run.anchors[server_round], run.class_names
     preparation = preparation_of(str(run.config.get("dataset", "")))
-    labels, confidences = run.anchors["labels"].tolist(), run.anchors["confidences"].numpy()
-    for image, label, confidence in zip(run.anchors["images"], labels, confidences, strict=True):
+    labels, confidences = anchors["labels"].tolist(), anchors["confidences"].numpy()
+    for image, label, confidence in zip(anchors["images"], labels, confidences, strict=True):
         name = names[label] if label < len(names) else f"class {label}"
         yield AnchorImage(_png(preparation.to_pixels(image)), name, str(confidence))
 
@@ -372,13 +377,13 @@ def _missing(run: RunFiles) -> Iterable[str]:
         yield "No round was evaluated: no accuracy and no test loss."
     if run.class_accuracy is None:
         yield "class_accuracy.csv is not there: only a server that evaluates writes it."
-    if run.anchors is None:
+    if not run.anchors:
         yield (
             "anchors.safetensors is not there: the method makes no class anchors, or the run has "
             "not come to its end."
         )
-    else:
-        yield "The anchors of earlier rounds: a run keeps the last round's only."
+    elif len(run.anchors) == 1:
+        yield "The anchors of earlier rounds: snapshot-every keeps them."
     own = run.config.get("fedadb")
     if own:
         if not own["use-lcb"]:

@@ -20,7 +20,7 @@ from fedadb_app.comparison.grid import Cell
 from fedadb_app.comparison.tables import read_run, write_csv, write_markdown
 from fedadb_app.errors import DataError
 from fedadb_app.local_training import Attachment
-from fedadb_app.report.pages import write_report
+from fedadb_app.report.pages import spread, write_report
 from fedadb_app.results import RoundRecord, RunFolder
 from strategies import read_run_config
 
@@ -208,7 +208,7 @@ def test_beta_is_equation_8s(run, tmp_path):
 def test_anchors_are_shown_pixel_by_pixel(run, tmp_path):
     images = page_of(run, tmp_path).all("img")
     assert [i["alt"] for i in images] == [
-        f"Class anchor of {name}, confidence {confidence}"
+        f"Class anchor of {name}, round 4, confidence {confidence}"
         for name, confidence in zip(CLASSES, ("0.9993531", "1.0", "0.5"), strict=True)
     ]
     content = base64.b64decode(images[0]["src"].removeprefix("data:image/png;base64,"))
@@ -218,6 +218,26 @@ def test_anchors_are_shown_pixel_by_pixel(run, tmp_path):
     assert pixels.shape == (4, 4, 3)
     assert np.abs(pixels - expected).max() <= 1
     assert pixels[0, 0].tolist() == [0, 29, 57]
+
+
+def test_anchors_are_shown_over_the_rounds_that_a_run_has_kept(run, tmp_path):
+    for number in (1, 2, 3):
+        kept = run / "snapshots" / f"round{number:04}"
+        kept.mkdir(parents=True)
+        (kept / "model.safetensors").write_bytes(b"is not looked at")
+        (kept / "anchors.safetensors").write_bytes((run / "anchors.safetensors").read_bytes())
+    page = page_of(run, tmp_path)
+    rounds = [re.search(r"round (\d)", image["alt"])[1] for image in page.all("img")]
+    assert rounds == [t for t in "1234" for _ in CLASSES]
+    assert "anchors of earlier rounds" not in page.text
+
+
+@pytest.mark.parametrize("kept", [1, 5, 6, 7, 100])
+def test_of_many_rounds_some_are_shown_the_first_and_the_last_among_them(kept):
+    shown = spread(range(1, kept + 1))
+    assert len(shown) == min(kept, 6)
+    assert (shown[0], shown[-1]) == (1, kept)
+    assert sorted(set(shown)) == list(shown)
 
 
 def test_a_comparison_shows_its_tables_as_they_stand(comparison, tmp_path):
