@@ -117,16 +117,14 @@ def _reproduce(
     for comparison, grid in grids:
         target = folder / comparison.setting.name
         with open_folder(target, grid):
-            if not all(is_complete(target / "runs" / cell.name) for cell in grid.cells()):
-                try:  # before Flower starts a run that must fail
-                    open_dataset(
-                        comparison.setting.dataset,
-                        str(grid.effective["data-dir"]),
-                        download=True,
-                    )
-                except DataError as error:
-                    complain(str(error))
-                    continue
+            if all(is_complete(target / "runs" / cell.name) for cell in grid.cells()):
+                continue
+            try:  # before Flower starts a run that must fail
+                data_dir = str(grid.effective["data-dir"])
+                open_dataset(comparison.setting.dataset, data_dir, download=True)
+            except DataError as error:
+                complain(str(error))
+                continue
             for outcome in run_comparison(target, grid, app, grid.strategies[0]):
                 complain(f"{comparison.setting.name}/{outcome.cell.name}: {outcome.reason}")
     titles = {name: method.title for name, method in METHODS.items()}

@@ -4,7 +4,6 @@ They follow from `fedadb_app.reproduction.studies`; ``python -m fedadb_app.repro
 in a checkout writes them anew.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,8 @@ def values_of(entry: Entry) -> dict[str, Scalar]:
 def text_of(name: str, entry: Entry) -> str:
     """Return a preset's TOML: what it is, how to run it, what the paper reports, the values."""
     setting = entry.setting
-    what = f"{_title(name.partition('-')[0])}: {entry.row}, {DATASETS[setting.dataset]}"
+    study = study_of(name.partition("-")[0], "full")
+    what = f"{study.heading}: {entry.row}, {DATASETS[setting.dataset]}"
     federation = f"num-supernodes={setting.clients} client-resources-num-cpus=1"
     lines = [
         f"# {what}, {setting.scenario}.",
@@ -48,10 +48,6 @@ def text_of(name: str, entry: Entry) -> str:
         shown = f"{entry.reported.value:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
         lines.append(f"# The paper reports {shown} (best five rounds, test accuracy in %).")
     return "\n".join([*lines, "", tomli_w.dumps(_nested(values_of(entry)))])
-
-
-def _title(item: str) -> str:
-    return re.sub(r"([a-z]+)(\d+)", r"\1 \2", item).capitalize()
 
 
 def _nested(values: Mapping[str, Scalar]) -> dict[str, Any]:

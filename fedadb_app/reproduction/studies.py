@@ -3,6 +3,7 @@
 A run that two items share is one run: what a `Setting` is called follows from its values.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -153,6 +154,11 @@ class Study:
     seeds: Sequence[int]
     entries: Sequence[Entry]
     changed: str
+
+    @property
+    def heading(self) -> str:
+        """How the paper calls it, as in "Table 1"."""
+        return re.sub(r"([a-z]+)(\d+)", r"\1 \2", self.item).capitalize()
 
     @property
     def comparisons(self) -> Sequence["Comparison"]:

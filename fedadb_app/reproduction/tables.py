@@ -167,7 +167,7 @@ def write_page(
     pictures: Iterable[Path] = (),
 ) -> None:
     """Write a table's or figure's page: what it is, what was changed, the numbers, the pictures."""
-    text = [f"# {study.item.capitalize()}: {study.title}", ""]
+    text = [f"# {study.heading}: {study.title}", ""]
     if study.changed:
         text += [f"Small scale: {study.changed}", ""]
     text += [explained, ""]
