@@ -159,8 +159,9 @@ def plot_anchors(groups: Mapping[str, AnchorPrivacy], path: Path) -> None:
     """Draw Figure 9: for each data set the anchors, and under each the real image nearest to it."""
     bands = [-(-len(found.labels) // _COLUMNS) for found in groups.values()]
     columns = min(_COLUMNS, max(len(found.labels) for found in groups.values()))
-    figure = Figure(figsize=(1.1 + 1.2 * columns, 3.7 * sum(bands)), layout="constrained")
-    parts = figure.subfigures(len(groups), 1, squeeze=False, height_ratios=bands)[:, 0]
+    heights = [0.8 + 3.3 * count for count in bands]
+    figure = Figure(figsize=(1.1 + 1.2 * columns, sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, (name, found), rows in zip(parts, groups.items(), bands, strict=True):
         _draw_group(part, name, found, rows, columns)
     figure.savefig(path, dpi=150)

@@ -33,6 +33,9 @@ PERPLEXITY = 30.0
 
 _VALUES_IN_CELLS = 12  # with more classes a matrix is read by its colours
 
+_CORNERS = (("left", "bottom"), ("left", "top"), ("right", "top"), ("right", "bottom"))
+"""Where an anchor's number stands, by class, so that those of anchors in one place do not meet."""
+
 
 @dataclass(frozen=True)
 class Embedding:
@@ -150,7 +153,7 @@ def features_of(
 def tsne(features: Embedding, seed: int) -> Embedding:
     """Place real images and anchors together in the plane, neighbours near each other (t-SNE).
 
-    Distances between clusters, and their sizes, mean little; neither do those of two maps compare.
+    Distances between clusters, and their sizes, mean little, and those of two maps do not compare.
     On one thread: with several, sums come out in another order each time.
 
     Raises
@@ -218,8 +221,7 @@ def _balanced_sample(
 
 
 def _check_spread(points: Floats) -> None:
-    spread = np.ptp(points, axis=0)
-    if not (np.isfinite(spread).all() and spread.any()):
+    if not np.isfinite(points).all() or not np.ptp(points, axis=0).any():
         raise DataError(
             "the model's features are not finite, or the same for all images: there is nothing to "
             "tell classes apart by; choose another round"
@@ -272,6 +274,8 @@ def plot_pca_and_correlation(stages: Mapping[str, Embedding], path: Path) -> Non
     figure = Figure(figsize=(11, 0.7 + 4.6 * len(stages)), layout="constrained")
     for row, (stage, space) in enumerate(stages.items()):
         axes = figure.add_subplot(len(stages), 2, 2 * row + 1, projection="3d")
+        axes.computed_zorder = False  # anchors before dots
+        axes.set_box_aspect(None, zoom=0.88)  # the layout does not see its labels
         _scatter(axes, space)
         axes.set(title=stage, xlabel="PC 1", ylabel="PC 2", zlabel="PC 3")
         _draw_matrix(figure.add_subplot(len(stages), 2, 2 * row + 2), correlation(space))
@@ -292,7 +296,8 @@ def _scatter(axes: Axes, space: Embedding) -> None:
             *stars.T, s=230, marker="*", color=colour, edgecolors="black", zorder=3, **opaque
         )
         for star in stars:
-            text = plain.text(*star, f" {c}", weight="bold", va="bottom", zorder=4)
+            side, level = _CORNERS[c % len(_CORNERS)]
+            text = plain.text(*star, f"  {c}  ", weight="bold", ha=side, va=level, zorder=4)
             text.set_path_effects(halo)
 
 

@@ -1,20 +1,11 @@
 """A run's folder, opened for read-outs."""
 
 import pytest
-from helpers import identical, serve
+from helpers import identical, opened, serve
 from safetensors.torch import load_file
 
-from fedadb_app.analysis.runs import SavedRun, read_configuration
+from fedadb_app.analysis.runs import read_configuration
 from fedadb_app.errors import DataError, FedADBError
-from fedadb_app.flower import flatten
-from strategies import read_run_config
-from strategies.fedadb import FedADBParams
-
-
-def opened(folder) -> SavedRun:
-    config, method, params = read_run_config(flatten(read_configuration(folder)))
-    settings = params.anchor_settings() if isinstance(params, FedADBParams) else None
-    return SavedRun(folder, config, method.heads, settings)
 
 
 @pytest.fixture
