@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
 from fedadb_app.checkpoint import Checkpoint
-from fedadb_app.config import RunConfig
+from fedadb_app.config import ONLY_NODES, RunConfig
 from fedadb_app.data.preparation import Preparation, preparation_of
 from fedadb_app.data.sources import ImageDataset, open_dataset
 from fedadb_app.errors import DataError
@@ -116,6 +116,8 @@ class SavedRun:
         DataError
             If it does not.
         """
+        if self.config.dataset == ONLY_NODES:
+            raise DataError(f"{self.folder}: the data lie at the nodes, not on this machine")
         return open_dataset(self.config.dataset, self.config.data_dir)
 
     @property
