@@ -30,8 +30,8 @@ from fedadb_app.local_training import choose_device
 from fedadb_app.models import ImageClassifier, StateDict
 from fedadb_app.randomness import numpy_generator
 
-SAMPLE_SIZE = 2048
-"""Training images that a spectrum is computed on, unless told otherwise."""
+SAMPLE_SIZE = 1024
+"""Training images that a spectrum is computed on: twice as many change lambda_1 by up to 4 %."""
 
 _TOLERANCE = 1e-4
 """Relative residual at which an eigenvalue counts as found; its own error is far smaller."""

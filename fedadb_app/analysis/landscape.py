@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 from torch import Tensor
 
 from fedadb_app.config import RunConfig
@@ -116,5 +117,7 @@ def plot_surfaces(surfaces: Mapping[str, Surface], path: Path) -> None:
         axes.set_xlabel("along $v_1$", fontsize="small")
         axes.set_aspect("equal")
     row[0].set_ylabel("along $v_2$", fontsize="small")
-    figure.colorbar(mesh, ax=list(row), label="training loss")
+    bar = figure.colorbar(mesh, ax=list(row), label="training loss", shrink=0.8)
+    for set_formatter in (bar.ax.yaxis.set_major_formatter, bar.ax.yaxis.set_minor_formatter):
+        set_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
     figure.savefig(path, dpi=150)
