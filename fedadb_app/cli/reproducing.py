@@ -23,7 +23,7 @@ from fedadb_app.cli.common import (
 )
 from fedadb_app.cli.comparing import check_grid, run_comparison
 from fedadb_app.cli.reading import open_run
-from fedadb_app.comparison.grid import Cell, Grid, is_complete, open_folder
+from fedadb_app.comparison.grid import CELL_KEYS, Cell, Grid, is_complete, open_folder
 from fedadb_app.comparison.tables import read_run
 from fedadb_app.config import Scalar
 from fedadb_app.data.sources import open_dataset
@@ -36,7 +36,7 @@ from strategies import METHODS
 
 
 def reproduce(
-    items: Annotated[list[str], typer.Argument(help=f"{', '.join(STUDIES)}, or all.")],
+    items: list[str],  # said in the docstring: click 8.5 shows no help of arguments
     scale: Annotated[
         Scale, typer.Option(help="As in the paper, or sized for two cores.")
     ] = "small",
@@ -57,7 +57,10 @@ def reproduce(
     ),
     app: AppOption = Path(),
 ) -> None:
-    """Run what is missing for tables and figures of the paper; write each beside its numbers."""
+    """Run what is missing for tables and figures of the paper; write each beside its numbers.
+
+    ITEMS are table1 to table6, figure2 to figure9, or all.
+    """
     with one_sentence():
         folder = output.expanduser().absolute() / scale
         values = parse_all(run_config or [])
@@ -65,10 +68,10 @@ def reproduce(
             _study(item, scale, only, seeds, rounds)
             for item in (STUDIES if items == ["all"] else items)
         ]
+        grids = [_grids(study, app, values, client_cpus, client_gpus) for study in studies]
         problems = []
-        for study in studies:
-            grids = _grids(study, app, values, client_cpus, client_gpus)
-            problems += _reproduce(study, grids, folder, app)
+        for study, of_study in zip(studies, grids, strict=True):
+            problems += _reproduce(study, of_study, folder, app)
         if problems:
             fail(f"{len(problems)} problems, named above; what could be written is in {folder}")
 
@@ -87,8 +90,11 @@ def _grids(
     grids = []
     for comparison in study.comparisons:
         setting = comparison.setting
-        if own := [key for key in values if key in setting.values]:
-            raise ConfigError(f"{own[0]} is set by {study.item} itself")
+        if own := [key for key in values if key in {*CELL_KEYS, *setting.values}]:
+            raise ConfigError(
+                f"{own[0]} is set by {study.item} itself; "
+                f"--scale, --only, --seeds, --rounds and --output say what is run"
+            )
         grid = Grid(
             strategies=tuple(comparison.strategies),
             alphas=tuple(comparison.alphas),
@@ -109,8 +115,9 @@ def _reproduce(
     problems: list[str] = []
 
     def complain(text: str) -> None:
-        problems.append(text)
-        err.print(f"[red]{study.item}:[/] {escape(text)}", soft_wrap=True)
+        if text not in problems:  # the same data set may be missing several times
+            problems.append(text)
+            err.print(f"[red]{study.item}:[/] {escape(text)}", soft_wrap=True)
 
     runs = sum(len(list(grid.cells())) for _, grid in grids)
     out.print(f"{study.item}: {study.title}; {runs} runs. {study.changed}", soft_wrap=True)
@@ -130,7 +137,7 @@ def _reproduce(
     titles = {name: method.title for name, method in METHODS.items()}
     try:
         page = write(Reproduction(study, _results(study, folder), open_run, titles, folder))
-    except FedADBError as error:
+    except (FedADBError, OSError) as error:  # the other items are worth having
         complain(str(error))
     else:
         out.print(f"{page}", soft_wrap=True, markup=False)

@@ -36,7 +36,7 @@ def plot_sweeps(numbers: Sequence[Number], methods: Mapping[str, str], path: Pat
             y = [n.mean for n in points]
             spread = [0.0 if len(n.values) < 2 else n.deviation for n in points]
             colour = _COLOURS[method]
-            if len(points) == 1:  # the method has no such value: the same everywhere
+            if method == "fedavg" and key.startswith("fedadb."):  # it has no such value
                 axes.axhline(y[0], color=colour, linestyle="--", label=methods[method])
                 continue
             axes.errorbar(x, y, spread, color=colour, marker="o", capsize=3, label=methods[method])

@@ -74,6 +74,9 @@ class Reproduction:
         pictures: Sequence[Path] = (),
     ) -> None:
         """Write the page and the numbers."""
+        missing = sum(len(self.study.seeds) - len(result.readings) for result in self.results)
+        if missing:
+            explained += f" {missing} of {len(self.results) * len(self.study.seeds)} are missing."
         write_csv(self.path(".csv"), sections)
         write_page(self.path(".md"), self.study, sections, self.methods, explained, pictures)
 

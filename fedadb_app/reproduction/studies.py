@@ -76,17 +76,30 @@ class Setting:
 
     Attributes
     ----------
-    name : str
-        The comparison's folder.
     scenario : str
         Cross-device or cross-silo.
-    values : Mapping[str, Scalar]
-        Overrides of the run configuration.
+    base : Mapping[str, Scalar]
+        The data set's overrides of the run configuration.
+    changes : Mapping[str, Scalar]
+        Those of this setting, which go before.
     """
 
-    name: str
     scenario: str
-    values: Mapping[str, Scalar]
+    base: Mapping[str, Scalar]
+    changes: Mapping[str, Scalar]
+
+    @property
+    def name(self) -> str:
+        """The comparison's folder."""
+        changed = [
+            f"-{key.rpartition('.')[2]}-{str(value).lower()}" for key, value in self.changes.items()
+        ]
+        return f"{self.scenario}-{self.dataset}{''.join(changed)}"
+
+    @property
+    def values(self) -> Mapping[str, Scalar]:
+        """Overrides of the run configuration."""
+        return {**self.base, **self.changes}
 
     @property
     def clients(self) -> int:
@@ -96,12 +109,11 @@ class Setting:
     @property
     def dataset(self) -> str:
         """The data set's name in the run configuration."""
-        return str(self.values["dataset"])
+        return str(self.base["dataset"])
 
     def but(self, key: str, value: Scalar) -> "Setting":
         """Return the same with one other value."""
-        name = f"{self.name}-{key.rpartition('.')[2]}-{str(value).lower()}"
-        return Setting(name, self.scenario, {**self.values, key: value})
+        return replace(self, changes={**self.changes, key: value})
 
 
 @dataclass(frozen=True)
@@ -146,7 +158,7 @@ class Study:
     entries : Sequence[Entry]
         What it consists of.
     changed : str
-        What the small scale does otherwise than the paper; empty at full scale.
+        What it does otherwise than the paper, but for its seeds; empty if nothing.
     """
 
     item: str
@@ -202,7 +214,8 @@ class Study:
             replace(entry, setting=entry.setting.but("num-server-rounds", rounds))
             for entry in self.entries
         ]
-        return replace(self, entries=entries, changed=f"{self.changed} All in {rounds} rounds.")
+        changed = f"{self.changed} All in {rounds} rounds.".strip()
+        return replace(self, entries=entries, changed=changed)
 
 
 @dataclass(frozen=True)
@@ -247,7 +260,7 @@ def _setting(scale: Scale, scenario: str, dataset: str) -> Setting:
         values["partition"] = "domain"
     if dataset in {"svhn", SMALL} and scenario == DEVICE:  # Figures 7 and 8 need early models
         values["snapshot-every"] = rounds // 10
-    return Setting(f"{scenario}-{dataset}", scenario, values)
+    return Setting(scenario, values, {})
 
 
 def _column(dataset: str, alpha: float) -> str:
@@ -306,7 +319,7 @@ def _table1(scale: Scale) -> Study:
             for scenario in (DEVICE, SILO)
             for entry in _entries("table1", scale, scenario, _columns(scale, _TABLE_1), METHODS)
         ],
-        f"{_IN_100} (cross-silo, where a round is four times the work: 10), one seed.",
+        f"{_IN_100} (cross-silo, where a round is four times the work: 10).",
     )
 
 
@@ -316,7 +329,7 @@ def _table2(scale: Scale) -> Study:
         "Rounds to reach 45, 65 and 85 % of the best accuracy",
         _THREE if scale == "full" else _ONE,
         _entries("table2", scale, DEVICE, _columns(scale, _TABLE_1), METHODS),
-        f"{_IN_100}, one seed.",
+        f"{_IN_100}.",
     )
 
 
@@ -378,8 +391,7 @@ def _table4(scale: Scale) -> Study:
             for base in bases
             for weight in (*weights, "dynamic")
         ],
-        f"{_ON_PATHMNIST}, {_SWEEP_ROUNDS} rounds instead of 1000, one seed; beside the paper's "
-        f"CIFAR-10.",
+        f"{_ON_PATHMNIST}, {_SWEEP_ROUNDS} rounds instead of 1000; beside the paper's CIFAR-10.",
     )
 
 
@@ -412,7 +424,7 @@ def _sweeps(item: str, title: str, scale: Scale, keys: Sequence[str], baseline: 
         title,
         _THREE if scale == "full" else _ONE,
         entries,
-        f"{_ON_PATHMNIST}, {_SWEEP_ROUNDS} rounds, one seed.",
+        f"{_ON_PATHMNIST}, {_SWEEP_ROUNDS} rounds.",
     )
 
 
@@ -454,10 +466,10 @@ def _table6(scale: Scale) -> Study:
         "Test accuracy on PACS with InceptionV1, clients split by domain",
         _THREE if scale == "full" else _ONE,
         [
-            replace(entry, paper=("table6", SILO, entry.row, "pacs"))
+            replace(entry, column=dataset, paper=("table6", SILO, entry.row, "pacs"))
             for entry in _entries("table6", scale, SILO, ((dataset, 0.1),), _FEW)
         ],
-        "Images of 64 pixels a side, 10 rounds instead of 1000, one seed.",
+        "Images of 64 pixels a side, 10 rounds instead of 1000.",
     )
 
 

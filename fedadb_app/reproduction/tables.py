@@ -51,11 +51,13 @@ class Number:
     @property
     def shown(self) -> str:
         """Ours, then the paper's and the difference in brackets."""
-        ours = mean_and_std(self.values, self.decimals) if self.values else "–"
+        ours = "∞" if math.isinf(self.mean) else "–"
+        if math.isfinite(self.mean):
+            ours = mean_and_std(self.values, self.decimals)
         if self.paper is None:
             return ours
         paper = f"{self.paper:.{self.decimals}f}"
-        if not self.values:
+        if not math.isfinite(self.mean):
             return f"{ours} ({paper})"
         return f"{ours} ({paper}, {self.mean - self.paper:+.{self.decimals}f})"
 
@@ -169,8 +171,8 @@ def write_page(
     """Write a table's or figure's page: what it is, what was changed, the numbers, the pictures."""
     text = [f"# {study.heading}: {study.title}", ""]
     if study.changed:
-        text += [f"Small scale: {study.changed}", ""]
-    text += [explained, ""]
+        text += [f"Otherwise than in the paper: {study.changed}", ""]
+    text += [f"{explained} Seeds: {', '.join(map(str, study.seeds))}.", ""]
     for section, numbers in sections.items():
         text += [*([f"## {section}", ""] if section else []), *as_markdown(numbers, methods), ""]
     text += [f"![{study.title}]({picture.name})\n" for picture in pictures]

@@ -1,12 +1,11 @@
 """A comparison: which runs it makes, what counts, and the numbers in its tables."""
 
 import csv
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import REPOSITORY
+from helpers import REPOSITORY, write_run
 from typer.testing import CliRunner
 
 from fedadb_app.cli import main
@@ -22,34 +21,8 @@ from fedadb_app.comparison.tables import (
 )
 from fedadb_app.errors import ConfigError
 from fedadb_app.flower import FlowerError, Simulation
-from fedadb_app.results import RoundRecord
 
 TITLES = {"fedavg": "FedAvg", "fedadb": "FedADB"}
-
-
-def write_run(folder, accuracies, status="completed", classes=((100.0, 0.0),)):
-    """Write what a run leaves, with `accuracies` every round."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "rounds.csv").open("w") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(RoundRecord.header())
-        for number, accuracy in enumerate(accuracies, start=1):
-            record = RoundRecord(number, accuracy=accuracy, clients=2, failures=1)
-            record.bytes_down, record.bytes_up = 3_000_000, 1_000_000
-            record.seconds_train, record.seconds_anchors = 1.5, 0.5
-            writer.writerow(record.row())
-    rows = [classes[min(i, len(classes) - 1)] for i in range(len(accuracies))]
-    lines = [",".join(["round", "a", "b"])]
-    lines += [",".join([str(i + 1), *(f"{c:.2f}" for c in row)]) for i, row in enumerate(rows)]
-    (folder / "class_accuracy.csv").write_text("\n".join(lines) + "\n")
-    best = sorted(accuracies)[-5:]
-    summary = {
-        "status": status,
-        "final_accuracy": accuracies[-1],
-        "best5_accuracy": sum(best) / len(best),
-        "last50_accuracy": sum(accuracies) / len(accuracies),
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
 
 
 @pytest.fixture

@@ -12,11 +12,18 @@ import pytest
 import torch
 import torchvision.datasets.utils as torchvision_utils
 from helpers import read_csv, read_json, serve
-from PIL import Image
+from official_formats import (
+    MAKERS,
+    PACS_CLASSES,
+    make_cifar,
+    make_cinic10,
+    make_pacs,
+    make_svhn,
+    save_image,
+)
 from safetensors.torch import load_file
-from scipy.io import savemat
 from torch.nn import functional as F
-from torchvision.datasets import CIFAR10, CIFAR100, SVHN
+from torchvision.datasets import CIFAR10, SVHN
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data import PartitionClaim, client_data, partition_of, server_dataset
@@ -59,57 +66,6 @@ def same(array, expected):
 
 
 # --- torchvision's formats ------------------------------------------------------------------
-
-
-def make_cifar(home, monkeypatch, kind=CIFAR10):
-    """Write CIFAR batches as the authors' Python archive has them; return images and labels."""
-    rng = np.random.default_rng(0)
-    folder = home / kind.base_folder
-    folder.mkdir(parents=True, exist_ok=True)
-    key = "labels" if kind is CIFAR10 else "fine_labels"
-    classes = 10 if kind is CIFAR10 else 100
-    made = {}
-
-    def write(file, content):
-        (folder / file).write_bytes(pickle.dumps(content))
-        return [file, md5((folder / file).read_bytes()).hexdigest()]
-
-    for part in ("train_list", "test_list"):
-        images, labels, listed = [], [], []
-        for file, _ in getattr(kind, part):
-            rows = rng.integers(0, 256, (classes, 3 * 32 * 32), dtype=np.uint8)
-            wanted = rng.permutation(classes).tolist()
-            listed.append(write(file, {"data": rows, key: wanted}))
-            images.append(rows.reshape(-1, 3, 32, 32))
-            labels += wanted
-        monkeypatch.setattr(kind, part, listed)
-        made[part.removesuffix("_list")] = np.concatenate(images), np.array(labels, np.int64)
-    names = [f"class {c}" for c in range(classes)]
-    file, checksum = write(kind.meta["filename"], {kind.meta["key"]: names})
-    monkeypatch.setattr(kind, "meta", {**kind.meta, "filename": file, "md5": checksum})
-    return made, names
-
-
-def make_svhn(home, monkeypatch):
-    rng = np.random.default_rng(0)
-    home.mkdir(parents=True, exist_ok=True)
-    made, listed = {}, dict(SVHN.split_list)
-    for part in ("train", "test"):
-        images = rng.integers(0, 256, (32, 32, 3, 20), dtype=np.uint8)
-        labels = np.repeat(np.arange(1, 11, dtype=np.uint8), 2)[:, None]  # 10 stands for 0
-        url, file, _ = listed[part]
-        savemat(home / file, {"X": images, "y": labels})
-        listed[part] = [url, file, md5((home / file).read_bytes()).hexdigest()]
-        made[part] = images.transpose(3, 2, 0, 1), labels[:, 0].astype(np.int64) % 10
-    monkeypatch.setattr(SVHN, "split_list", listed)
-    return made, [str(digit) for digit in range(10)]
-
-
-MAKERS = {
-    "cifar10": make_cifar,
-    "cifar100": lambda home, patch: make_cifar(home, patch, CIFAR100),
-    "svhn": make_svhn,
-}
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -215,27 +171,10 @@ def test_svhn_is_fetched_file_by_file(home, tmp_path, monkeypatch, address):
 # --- folders --------------------------------------------------------------------------------
 
 
-def save_image(path, pixels):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-
-
-def make_cinic10(home):
-    classes = ["airplane", "automobile", "bird"]
-    rng = np.random.default_rng(0)
-    made = {}
-    for part, count in (("train", 3), ("valid", 2), ("test", 2)):
-        made[part] = rng.integers(0, 256, (len(classes) * count, 32, 32, 3), dtype=np.uint8)
-        for position, pixels in enumerate(made[part]):
-            label, number = divmod(position, count)
-            save_image(home / "cinic10" / part / classes[label] / f"{number}.png", pixels)
-    return made, classes
-
-
 def test_cinic10_trains_on_the_training_part_alone_as_the_lineage(home):
     made, classes = make_cinic10(home)
     data = reopen("cinic10", home)
-    assert data.class_names == tuple(classes)
+    assert data.class_names == classes
     same(data.train_images, made["train"].transpose(0, 3, 1, 2))
     same(data.test_images, made["test"].transpose(0, 3, 1, 2))
     assert data.train_labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -255,23 +194,10 @@ def test_what_is_not_downloaded_is_asked_for(home, name, folder, download):
     refused(name, home, home / folder, "not downloaded", download=download)
 
 
-PACS_CLASSES = ["dog", "elephant", "giraffe", "guitar"]
-DOMAINS = ["art_painting", "cartoon", "photo", "sketch"]
-
-
-def make_pacs(home, images=20):
-    """Every image is one colour, which says its domain and its class; one more dog a domain."""
-    for d, domain in enumerate(DOMAINS):
-        for c, name in enumerate(PACS_CLASSES):
-            for number in range(images + 5 * d * (c == 0)):
-                pixels = np.full((227, 227, 3), (60 * d, 60 * c, 128), np.uint8)
-                save_image(home / "pacs" / domain / name / f"pic_{number:03}.png", pixels)
-
-
 def test_pacs_images_have_their_class_and_their_domain(home):
     make_pacs(home)
     data = reopen("pacs_64", home)
-    assert data.class_names == tuple(PACS_CLASSES)
+    assert data.class_names == PACS_CLASSES
     assert data.image_shape == (3, 64, 64)
     assert np.array_equal(data.train_images[:, 0, 0, 0], 60 * data.train_domains)
     for part in ("train", "test"):
