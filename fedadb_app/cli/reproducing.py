@@ -28,7 +28,7 @@ from fedadb_app.comparison.tables import read_run
 from fedadb_app.config import Scalar
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, FedADBError
-from fedadb_app.flower import Simulation, app_defaults
+from fedadb_app.flower import Simulation, app_defaults, as_assignments
 from fedadb_app.reproduction.outputs import Reproduction, write
 from fedadb_app.reproduction.studies import STUDIES, Comparison, Scale, Study, study_of
 from fedadb_app.reproduction.tables import Result
@@ -65,8 +65,8 @@ def reproduce(
         folder = output.expanduser().absolute() / scale
         values = parse_all(run_config or [])
         studies = [
-            _study(item, scale, only, seeds, rounds)
-            for item in (STUDIES if items == ["all"] else items)
+            _study(item, scale, only, seeds, rounds, values)
+            for item in (STUDIES if "all" in items else items)
         ]
         grids = [_grids(study, app, values, client_cpus, client_gpus) for study in studies]
         problems = []
@@ -76,11 +76,15 @@ def reproduce(
             fail(f"{len(problems)} problems, named above; what could be written is in {folder}")
 
 
-def _study(item: str, scale: Scale, only: str, seeds: str, rounds: int) -> Study:
+def _study(
+    item: str, scale: Scale, only: str, seeds: str, rounds: int, values: Mapping[str, Scalar]
+) -> Study:
     study = study_of(item, scale).only(words(only))
     if seeds:
         study = replace(study, seeds=numbers("--seeds", seeds, int))
-    return study.in_rounds(rounds) if rounds else study
+    if rounds:
+        study = study.in_rounds(rounds)
+    return study.otherwise(f"With {as_assignments(values)}.") if values else study
 
 
 def _grids(

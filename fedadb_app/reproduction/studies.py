@@ -206,7 +206,8 @@ class Study:
                     f"--only {word}: {self.item} has no such data set, method or scenario; choose "
                     f"among {', '.join(dict.fromkeys(known))}"
                 )
-        return replace(self, entries=entries)
+        part = replace(self, entries=entries)
+        return part.otherwise(f"Only {', '.join(words)}.") if words else part
 
     def in_rounds(self, rounds: int) -> "Study":
         """Return it with other runs: all of this length, kept apart from the others."""
@@ -214,8 +215,11 @@ class Study:
             replace(entry, setting=entry.setting.but("num-server-rounds", rounds))
             for entry in self.entries
         ]
-        changed = f"{self.changed} All in {rounds} rounds.".strip()
-        return replace(self, entries=entries, changed=changed)
+        return replace(self, entries=entries).otherwise(f"All in {rounds} rounds.")
+
+    def otherwise(self, sentence: str) -> "Study":
+        """Return it with a sentence more about what it does otherwise than the paper."""
+        return replace(self, changed=f"{self.changed} {sentence}".strip())
 
 
 @dataclass(frozen=True)

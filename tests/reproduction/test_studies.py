@@ -26,9 +26,7 @@ def runs(study):
     return {
         (comparison.setting.name, strategy, alpha, seed)
         for comparison in study.comparisons
-        for strategy, alpha, seed in product(
-            comparison.strategies, comparison.alphas, study.seeds
-        )
+        for strategy, alpha, seed in product(comparison.strategies, comparison.alphas, study.seeds)
     }
 
 
@@ -200,5 +198,5 @@ def test_other_rounds_are_other_runs():
 
 
 def test_an_item_that_is_none():
-    with pytest.raises(ConfigError, match="figure1 is none of table1, .*figure9"):
+    with pytest.raises(ConfigError, match=r"figure1 is none of table1, .*figure9"):
         study_of("figure1", "small")

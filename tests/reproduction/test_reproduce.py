@@ -1,0 +1,432 @@
+"""`fedadb reproduce`: what it runs, what it writes, and what it says when something is missing."""
+
+import functools
+import re
+import shutil
+
+import numpy as np
+import pytest
+from helpers import REPOSITORY, read_csv, serve, write_run
+from official_formats import make_pacs
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedadb_app.cli import main
+from fedadb_app.comparison import grid as grid_module
+from fedadb_app.flower import FlowerError, app_defaults
+from fedadb_app.reproduction import outputs
+from fedadb_app.reproduction.studies import STUDIES, study_of
+
+NUMBERS_ONLY = ("table1", "table2", "table3", "table4", "table6", "figure2", "figure3", "figure4")
+NEED_MODELS = ("table5", "figure6", "figure7", "figure8", "figure9")
+BASE = "cross-device-pathmnist"
+
+
+class Flower:
+    """Stands for Flower: notes what is started, and lets each run end as `ends` says.
+
+    A run leaves made-up curves, or is the whole app in this process.
+    """
+
+    def __init__(self, monkeypatch, real=False):
+        self.started, self.ends, self.real = [], {}, real
+        monkeypatch.setattr(grid_module, "FlowerRun", self.start)
+        monkeypatch.setattr("fedadb_app.cli.comparing.watch", self.watch)
+
+    def start(self, app, values, simulation):
+        self.started.append(f"{values['output-dir'].split('/')[-2]}/{values['run-name']}")
+        if self.ends.get(self.started[-1]) == "refused":
+            raise FlowerError("flwr run: Invalid run configuration")
+        return values, simulation
+
+    def watch(self, progress, flower_run, folder, rounds, name, parent=None):
+        values, simulation = flower_run
+        end = self.ends.get(self.started[-1], "completed")
+        if self.real:
+            serve({**app_defaults(REPOSITORY), **values}, clients=simulation.num_supernodes)
+        else:
+            top = 40.0 + 3 * len(values["strategy"]) + values["seed"]
+            curve = [top * t / rounds for t in range(1, rounds + 1)]
+            write_run(folder, curve, status=end, classes=((80.0, 0.0), (20.0, 40.0)))
+        return f"finished:{end}", "out of memory"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """PathMNIST and PACS in their official formats, small: ten images for each of 100 clients."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 1000), ("test", 90)):
+        labels = np.arange(count) % 9
+        images = rng.integers(0, 100, (count, 28, 28, 3), np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[3 * label : 3 * label + 4] += 100
+        arrays |= {f"{part}_images": images, f"{part}_labels": labels[:, None]}
+    np.savez(folder / "pathmnist.npz", **arrays)
+    make_pacs(folder, 2, ("dog", "elephant"))
+    return folder
+
+
+@pytest.fixture
+def flower(monkeypatch):
+    return Flower(monkeypatch)
+
+
+@pytest.fixture
+def call(tmp_path, data):
+    """`fedadb reproduce …` on those data."""
+
+    def invoke(*arguments, output=tmp_path / "out"):
+        fixed = ["--app", str(REPOSITORY), "--output", str(output), "-c", f'data-dir="{data}"']
+        return CliRunner().invoke(main, ["reproduce", *arguments, *fixed])
+
+    return invoke
+
+
+def page_of(folder, item):
+    """Check that a page's pictures are there and that it shows no stray number; return it."""
+    text = (folder / f"{item}.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {item[:-1].capitalize()} {item[-1]}: ")
+    assert not re.search(r"\b(nan|inf|None)\b", text)
+    pictures = re.findall(r"!\[.+\]\((.+)\)", text)
+    assert bool(pictures) == item.startswith("figure")
+    for picture in pictures:
+        with Image.open(folder / picture) as image:
+            assert min(image.size) > 200
+            assert len(np.unique(np.asarray(image.convert("L")))) > 20
+    for row in read_csv(folder / f"{item}.csv"):
+        assert "nan" not in row.values()
+    return text
+
+
+# --- what it writes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", [*NUMBERS_ONLY, "figure5"])
+def test_an_item_of_curves_is_written(flower, call, tmp_path, item):
+    result = call(item)
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "out" / "small"
+    study = study_of(item, "small")
+    assert str(folder / f"{item}.md") in result.output
+    text = page_of(folder, item)
+    assert study.changed in text
+    assert "missing" not in text
+    assert len(flower.started) == len(set(flower.started))
+    assert len(flower.started) == len({e.setting.name + e.strategy for e in study.entries}) * len(
+        study.seeds
+    )
+    again = call(item)
+    assert again.exit_code == 0, again.output
+    assert page_of(folder, item) == text
+    assert len(flower.started) == len(set(flower.started))  # nothing anew
+
+
+def test_the_numbers_beside_the_papers(flower, call, tmp_path):
+    assert call("table3").exit_code == 0
+    rows = {row["row"]: row for row in read_csv(tmp_path / "out" / "small" / "table3.csv")}
+    # 60 rounds to 58, 59 and 60 %: the best five are 60 … 56 of 60, 58/60 of the last
+    assert rows["fedadb"]["ours"] == f"{59 * 58 / 60:.2f}"
+    assert rows["fedadb"]["deviation"] == f"{58 / 60:.2f}"
+    assert rows["fedadb"]["paper"] == "59.21"
+    assert rows["fedadb"]["difference"] == f"{59 * 58 / 60 - 59.21:.2f}"
+    assert rows["use-anchors=false"]["runs"] == "3"
+    text = page_of(tmp_path / "out" / "small", "table3")
+    assert "| FedADB | 57.03 ± 0.97 (59.21, -2.18) |" in text
+    assert "Seeds: 0, 1, 2." in text
+
+
+def test_a_call_says_on_the_page_what_it_changed(flower, call, tmp_path):
+    arguments = ["table3", "--only", "fedavg", "--rounds", "7", "--seeds", "4", "-c"]
+    result = call(*arguments, "learning-rate=0.02")
+    assert result.exit_code == 0, result.output
+    assert flower.started == [f"{BASE}-num-server-rounds-7/fedavg-alpha0.1-seed4"]
+    text = page_of(tmp_path / "out" / "small", "table3")
+    for said in ("Only fedavg.", "All in 7 rounds.", "learning-rate=0.02", "Seeds: 4."):
+        assert said in text
+    assert "FedADB" not in text
+
+
+def test_full_scale_is_kept_apart(flower, call, tmp_path):
+    result = call("figure9", "table1", "--scale", "full", "--only", "pathmnist,fedadb")
+    assert result.exit_code == 1  # made-up runs have no models
+    assert flower.started == [
+        f"{BASE}/fedadb-alpha0.1-seed0",
+        f"{BASE}/fedadb-alpha0.1-seed1",
+        f"{BASE}/fedadb-alpha0.1-seed2",
+        *(f"cross-silo-pathmnist/fedadb-alpha0.1-seed{seed}" for seed in range(3)),
+    ]
+    assert (tmp_path / "out" / "full" / "table1.md").exists()
+    assert not (tmp_path / "out" / "small").exists()
+
+
+def test_all_runs_what_items_share_once(flower, call, tmp_path):
+    result = call("all", "--only", "fedadb")
+    assert result.exit_code == 1  # made-up runs have no models
+    assert len(flower.started) == len(set(flower.started))
+    wanted = {
+        f"{e.setting.name}/fedadb-alpha0.1-seed{seed}"
+        for item in STUDIES
+        for study in [study_of(item, "small").only(["fedadb"])]
+        for e in study.entries
+        for seed in study.seeds
+    }
+    assert set(flower.started) == wanted
+    for item in STUDIES:
+        assert (tmp_path / "out" / "small" / f"{item}.md").exists() == (item not in NEED_MODELS)
+        assert (f"{item}: " in result.output) == (item in NEED_MODELS) or f"{item}:" in (
+            result.output
+        )
+    assert "5 problems" in result.output
+
+
+# --- what needs models ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory, data):
+    """Table 5 of two methods after eleven real rounds, of which the tenth's model is kept too."""
+    output = tmp_path_factory.mktemp("reproduced")
+    arguments = ["--app", str(REPOSITORY), "--output", str(output), *SHORT]
+    with pytest.MonkeyPatch.context() as patch:
+        flower = Flower(patch, real=True)
+        coarse(patch)
+        result = CliRunner().invoke(
+            main, ["reproduce", "table5", *arguments, "-c", f'data-dir="{data}"']
+        )
+    assert result.exit_code == 0, result.output
+    assert len(flower.started) == 2
+    return output
+
+
+SHORT = ["--only", "fedavg,fedadb", "--rounds", "11", "-c", "fedadb.anchor-steps=5"]
+
+
+def coarse(patch):
+    """Few images and points, for they are checked elsewhere."""
+    patch.setattr(outputs, "training_sample", functools.partial(outputs.training_sample, size=64))
+    patch.setattr(outputs, "loss_surface", functools.partial(outputs.loss_surface, points=5))
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ("table5", ("| lambda1 |", "(311.00, ", "(52.27, ", "| lambda1/lambda5 |")),
+        ("figure6", ("| loss of the model |", "| highest loss around it |")),
+        ("figure7", ("t-SNE",)),
+        ("figure8", ("round 10", "round 11", "| three components: anchor and its own class |")),
+        ("figure9", ("PathMNIST, α = 0.1", "| lowest PSNR of an anchor, dB |")),
+    ],
+)
+def test_an_item_of_models_is_written(monkeypatch, reproduced, call, item, said):
+    flower = Flower(monkeypatch)
+    coarse(monkeypatch)
+    short = [word.replace("fedavg,", "") if item > "figure6" else word for word in SHORT]
+    if item == "table5":
+        short = SHORT
+    result = call(item, *short, output=reproduced)
+    assert result.exit_code == 0, result.output
+    assert flower.started == []  # they look at the same runs
+    text = page_of(reproduced / "small", item)
+    for words in said:
+        assert words in text
+
+
+def test_a_run_that_kept_no_model(monkeypatch, reproduced, call, tmp_path):
+    coarse(monkeypatch)
+    shutil.copytree(reproduced, tmp_path / "copy")
+    for model in (tmp_path / "copy").rglob("fedadb-*/**/*.safetensors"):
+        model.unlink()
+    before = (tmp_path / "copy" / "small" / "table5.md").read_text()
+    flower = Flower(monkeypatch)
+    result = call("table5", "figure5", *SHORT, output=tmp_path / "copy")
+    assert result.exit_code == 1
+    assert "keeps no global model yet" in result.output
+    assert "fedadb-alpha0.1-seed0" in result.output
+    assert "Traceback" not in result.output
+    assert "1 problems, named above" in result.output
+    page_of(tmp_path / "copy" / "small", "figure5")  # the other item is written
+    assert (tmp_path / "copy" / "small" / "table5.md").read_text() == before
+    assert flower.started == []
+
+
+def test_without_the_data_models_cannot_be_looked_at(monkeypatch, reproduced, tmp_path):
+    """The data set that the runs were made on has gone, so that they cannot be read either."""
+    coarse(monkeypatch)
+    shutil.copytree(reproduced, tmp_path / "copy")
+    for config in (tmp_path / "copy").rglob("config.toml"):
+        text = re.sub(r'data-dir = ".*"', f'data-dir = "{tmp_path}"', config.read_text())
+        config.write_text(text)
+    arguments = ["--app", str(REPOSITORY), "--output", str(tmp_path / "copy"), *SHORT]
+    settings = next((tmp_path / "copy").rglob("comparison.json"))
+    data_dir = re.search(r'"data-dir": "(.*)"', settings.read_text())[1]
+    result = CliRunner().invoke(
+        main, ["reproduce", "table5", *arguments, "-c", f'data-dir="{data_dir}"']
+    )
+    assert result.exit_code == 1
+    assert 'dataset="pathmnist"' in result.output
+    assert "does not exist on this machine" in result.output
+    assert "Traceback" not in result.output
+
+
+# --- what goes wrong ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["failed", "stopped", "refused"])
+def test_a_failed_run_is_named_and_the_rest_is_written(flower, call, tmp_path, end):
+    lost = f"{BASE}-num-server-rounds-60-use-lcb-false/fedadb-alpha0.1-seed1"
+    flower.ends[lost] = end
+    result = call("table3")
+    assert result.exit_code == 1
+    assert f"table3: {lost}: " in result.output
+    assert "1 problems, named above" in result.output
+    rows = {row["row"]: row for row in read_csv(tmp_path / "out" / "small" / "table3.csv")}
+    assert {name: row["runs"] for name, row in rows.items()} == {
+        "fedavg": "3",
+        "use-anchors=false": "3",
+        "use-lcb=false": "2",
+        "fedadb": "3",
+    }
+    assert "1 of 12 runs are missing." in page_of(tmp_path / "out" / "small", "table3")
+    flower.ends.clear()
+    flower.started.clear()
+    assert call("table3").exit_code == 0
+    assert flower.started == [lost]
+    assert "missing" not in page_of(tmp_path / "out" / "small", "table3")
+
+
+@pytest.mark.parametrize("item", ["figure2", "figure4", "table1", "table2", "table4"])
+def test_an_unfinished_item_shows_what_there_is(flower, call, tmp_path, item):
+    """As after a killed machine: but for two runs, nothing could be started."""
+    study = study_of(item, "small")
+    names = list(dict.fromkeys(f"{e.setting.name}/{e.strategy}" for e in study.entries))
+    flower.ends = {f"{name}-alpha0.1-seed0": "refused" for name in names[1:-1]}
+    result = call(item)
+    assert result.exit_code == 1
+    text = page_of(tmp_path / "out" / "small", item)
+    assert f"{len(names) - 2} of " in result.output or f"{len(names) - 2} problems" in result.output
+    assert "are missing." in text
+
+
+def test_nothing_complete_writes_nothing(flower, call, tmp_path):
+    flower.ends = {f"{BASE}/{m}-alpha0.1-seed0": "failed" for m in ("fedavg", "fedlmd")}
+    result = call("figure5", "--only", "fedavg,fedlmd")
+    assert result.exit_code == 1
+    assert "figure5: no run is complete, so there is nothing to write" in result.output
+    assert not (tmp_path / "out" / "small" / "figure5.md").exists()
+
+
+def test_a_missing_data_set_is_named_once(flower, data, tmp_path):
+    """Nothing is started on it; what needs another one is written."""
+    (tmp_path / "data").mkdir()
+    shutil.copy(data / "pathmnist.npz", tmp_path / "data")
+    arguments = ["--app", str(REPOSITORY), "--output", str(tmp_path / "out")]
+    config = f'data-dir="{tmp_path / "data"}"'
+    result = CliRunner().invoke(main, ["reproduce", "table6", "table4", *arguments, "-c", config])
+    assert result.exit_code == 1
+    assert result.output.count('dataset="pacs_64"') == 1
+    assert str(tmp_path / "data" / "pacs") in result.output
+    assert not [run for run in flower.started if "pacs" in run]
+    assert not (tmp_path / "out" / "small" / "table6.md").exists()
+    page_of(tmp_path / "out" / "small", "table4")
+
+
+def test_a_download_that_fails_is_said_once_an_item(flower, tmp_path, monkeypatch):
+    tried = []
+
+    def offline(*arguments):
+        tried.append(arguments)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", offline)
+    arguments = ["--app", str(REPOSITORY), "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(
+        main, ["reproduce", "table4", *arguments, "-c", f'data-dir="{tmp_path}"']
+    )
+    assert result.exit_code == 1
+    assert tried
+    assert result.output.count("no route to host") == 1
+    assert flower.started == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["table7"], "table7 is none of table1, "),
+        (["figure1"], "figure1 is none of table1, "),
+        (["table1", "tabel2"], "tabel2 is none of table1, "),
+        (["table3", "--only", "fedprox"], "--only fedprox: table3 has no such data set"),
+        (["table3", "--only", "svhn"], "choose among pathmnist, fedavg, fedadb, cross-device"),
+        (["table3", "--seeds", "0,x"], "--seeds 0,x: expected numbers"),
+        (["table3", "--seeds", "-1"], "seed=-1 is not allowed"),
+        (["table3", "--seeds", ","], "--seeds ,: expected at least one number"),
+        (["table3", "-c", "num-server-rounds=5"], "num-server-rounds is set by table3 itself"),
+        (["table3", "-c", 'dataset="digits"'], "dataset is set by table3 itself"),
+        (["table3", "-c", "seed=3"], "seed is set by table3 itself"),
+        (["table3", "-c", 'strategy="fedexp"'], "strategy is set by table3 itself"),
+        (["table3", "-c", "alpha=0.5"], "alpha is set by table3 itself"),
+        (["table3", "-c", 'output-dir="/x"'], "output-dir is set by table3 itself"),
+        (["table3", "-c", "alhpa=1"], 'did you mean "alpha"?'),
+        (["table3", "-c", "momentum=2.0"], "momentum=2.0 is not allowed"),
+        (["table3", "-c", 'evaluate="none"'], "leaves the server nothing to compare"),
+        # said before table1's first run, not after its last
+        (["table1", "table4", "-c", 'fedadb.beta="0.5"'], "fedadb.beta is set by table4 itself"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_before_the_first_run(flower, call, tmp_path, arguments, said):
+    result = call(*arguments)
+    assert result.exit_code == 1
+    assert said in result.output
+    assert result.output.count("\n") == 1
+    assert flower.started == []
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["table1", "--scale", "tiny"], ["table1", "--rounds", "-1"], []]
+)
+def test_typer_refuses(flower, call, arguments):
+    assert call(*arguments).exit_code == 2
+    assert flower.started == []
+
+
+def test_no_checkout(flower, tmp_path):
+    result = CliRunner().invoke(main, ["reproduce", "table1", "--app", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "is not a checkout of this app" in result.output
+
+
+def test_other_settings_are_refused_and_nothing_is_changed(flower, call, tmp_path):
+    assert call("table3", "--only", "fedavg").exit_code == 0
+    before = (tmp_path / "out" / "small" / "table3.md").read_text()
+    result = call("table3", "--only", "fedavg", "-c", "batch-size=64")
+    assert result.exit_code == 1
+    assert "other settings (run-config.batch-size)" in result.output
+    result = call("table3", "--only", "fedavg", "--client-cpus", "2")
+    assert result.exit_code == 1
+    assert "federation.client_cpus" in result.output
+    assert (tmp_path / "out" / "small" / "table3.md").read_text() == before
+
+
+def test_an_output_that_cannot_be_written(flower, call, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = call("table3", output=tmp_path / "file")
+    assert result.exit_code == 1
+    assert "cannot be written to" in result.output
+    assert flower.started == []
+
+
+def test_a_page_that_cannot_be_written(flower, call, tmp_path):
+    (tmp_path / "out" / "small" / "table3.md").mkdir(parents=True)
+    result = call("table3", "table4")
+    assert result.exit_code == 1
+    assert "table3.md" in result.output
+    assert "Traceback" not in result.output
+    page_of(tmp_path / "out" / "small", "table4")
+
+
+def test_the_help_names_the_items():
+    result = CliRunner().invoke(main, ["reproduce", "--help"])
+    text = " ".join(result.output.split())
+    assert "ITEMS are table1 to table6, figure2 to figure9, or all." in text
