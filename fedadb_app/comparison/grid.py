@@ -94,15 +94,14 @@ def open_folder(folder: Path, grid: Grid) -> FileLock:
         If the folder belongs to a comparison with other settings, or another call works in it.
     """
     settings = folder / "comparison.json"
-    try:
-        (folder / "runs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--output {folder} cannot be written to: {error.strerror}") from error
     lock = FileLock(folder / ".lock")
     try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise ConfigError(f"another `fedadb compare` is working in {folder}") from error
+        raise ConfigError(f"another call of `fedadb` is working in {folder}") from error
+    except OSError as error:
+        raise ConfigError(f"--output {folder} cannot be written to: {error.strerror}") from error
     if settings.exists():
         before = json.loads(settings.read_text())
         now = json.loads(json.dumps(grid.shared()))
@@ -114,6 +113,7 @@ def open_folder(folder: Path, grid: Grid) -> FileLock:
             if before[table].get(key, grid.defaults.get(key)) != now[table].get(key)
         )
         if differing:
+            lock.release()
             raise ConfigError(
                 f"{folder} holds a comparison with other settings ({', '.join(differing)}); "
                 f"choose another --output"

@@ -42,9 +42,8 @@ def plot_sweeps(numbers: Sequence[Number], methods: Mapping[str, str], path: Pat
             axes.errorbar(x, y, spread, color=colour, marker="o", capsize=3, label=methods[method])
             if method == "fedadb":
                 at_default = [n for n in points if n.row == f"{key}={default}"]
-                axes.plot(
-                    [positions[n.row] for n in at_default], [n.mean for n in at_default], "ro"
-                )
+                x, y = [positions[n.row] for n in at_default], [n.mean for n in at_default]
+                axes.plot(x, y, "ro", zorder=3, label="default")
         axes.set_xticks(range(len(tried)), [f"{value:g}" for value in tried])
         axes.set_xlabel(key)
         axes.grid(alpha=0.3)

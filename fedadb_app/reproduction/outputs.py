@@ -74,9 +74,13 @@ class Reproduction:
         pictures: Sequence[Path] = (),
     ) -> None:
         """Write the page and the numbers."""
-        missing = sum(len(self.study.seeds) - len(result.readings) for result in self.results)
-        if missing:
-            explained += f" {missing} of {len(self.results) * len(self.study.seeds)} are missing."
+        runs = {
+            (r.entry.setting.name, r.entry.strategy, r.entry.alpha): len(r.readings)
+            for r in self.results  # two entries may show the same runs
+        }
+        wanted, there = len(runs) * len(self.study.seeds), sum(runs.values())
+        if there < wanted:
+            explained += f" {wanted - there} of {wanted} runs are missing."
         write_csv(self.path(".csv"), sections)
         write_page(self.path(".md"), self.study, sections, self.methods, explained, pictures)
 

@@ -457,7 +457,7 @@ def _of_methods(
             title,
             seeds if scale == "full" else _ONE,
             _entries(item, scale, DEVICE, _columns(scale, full), methods),
-            f"{_IN_100}.",
+            f"{_IN_100}; the paper's: {', '.join(dict.fromkeys(DATASETS[d] for d, _ in full))}.",
         )
 
     return build

@@ -29,7 +29,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Number:
-    """A number of ours, text for its spread, and the paper's."""
+    """A number of ours over seeds, and the paper's: not a number where it says "–"."""
 
     row: str
     column: str
@@ -56,8 +56,8 @@ class Number:
             ours = mean_and_std(self.values, self.decimals)
         if self.paper is None:
             return ours
-        paper = f"{self.paper:.{self.decimals}f}"
-        if not math.isfinite(self.mean):
+        paper = "–" if math.isnan(self.paper) else f"{self.paper:.{self.decimals}f}"
+        if not math.isfinite(self.mean - self.paper):
             return f"{ours} ({paper})"
         return f"{ours} ({paper}, {self.mean - self.paper:+.{self.decimals}f})"
 
@@ -100,7 +100,7 @@ def rounds_to_targets(results: Sequence[Result]) -> Mapping[str, list[Number]]:
                 row,
                 label,
                 [] if (reached := rounds_to(target, *curve)) is None else [reached],
-                paper.get((row, target)) if label.startswith("paper") else None,
+                paper.get((row, target), math.nan) if label.startswith("paper") else None,
                 decimals=0,
             )
             for row, curve in curves.items()

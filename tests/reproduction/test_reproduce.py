@@ -32,6 +32,8 @@ class Flower:
         self.started, self.ends, self.real = [], {}, real
         monkeypatch.setattr(grid_module, "FlowerRun", self.start)
         monkeypatch.setattr("fedadb_app.cli.comparing.watch", self.watch)
+        for plot in ("plot_curves", "plot_classes"):  # of the comparison's own folder
+            monkeypatch.setattr(f"fedadb_app.cli.comparing.{plot}", lambda *arguments: None)
 
     def start(self, app, values, simulation):
         self.started.append(f"{values['output-dir'].split('/')[-2]}/{values['run-name']}")
