@@ -18,10 +18,9 @@ def test_a_row_of_table_3(simulation, tmp_path):
         arrays[f"{part}_labels"] = np.arange(count)[:, None] % 9
     np.savez(tmp_path / "pathmnist.npz", **arrays)
     part = ["table3", "--only", "fedavg", "--rounds", "1", "--seeds", "0"]
-    where = ["--app", simulation.app, "--output", tmp_path / "out"]
+    where = ["--app", simulation.app, "--output", tmp_path / "out", "-c", f'data-dir="{tmp_path}"']
     done = subprocess.run(
-        [Path(sys.executable).parent / "fedadb", "reproduce", *part, *where]
-        + ["-c", f'data-dir="{tmp_path}"'],
+        [Path(sys.executable).parent / "fedadb", "reproduce", *part, *where],
         env=simulation.environment(),
         cwd=simulation.home,
         capture_output=True,
