@@ -3,6 +3,7 @@
 import re
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -113,17 +114,15 @@ SMOKE = {
 
 
 def thin_resnet18(image_shape, norm):
-    """ResNet-18 with an eighth of its channels."""
-    stages = [
-        BasicBlock(inputs, outputs, 1 if inputs == outputs else 2, norm)
-        for inputs, outputs in ((8, 8), (8, 8), (8, 16), (16, 16), (16, 32), (32, 32), (32, 64))
+    """ResNet-18 with a quarter of its channels."""
+    widths = (16, 16, 16, 32, 32, 64, 64, 128, 128)
+    blocks = [
+        BasicBlock(before, after, 1 if before == after else 2, norm)
+        for before, after in pairwise(widths)
     ]
-    stem = nn.Conv2d(image_shape[0], 8, 3, padding=1, bias=False)
-    return nn.Sequential(
-        *(stem, make_norm(norm, 8), nn.ReLU()),
-        *(*stages, BasicBlock(64, 64, 1, norm)),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-    )
+    stem = nn.Conv2d(image_shape[0], 16, 3, padding=1, bias=False)
+    pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(stem, make_norm(norm, 16), nn.ReLU(), *blocks, *pool)
 
 
 def runs_as_it_is(name):
