@@ -124,7 +124,8 @@ def _reproduce(
             err.print(f"[red]{study.item}:[/] {escape(text)}", soft_wrap=True)
 
     runs = sum(len(list(grid.cells())) for _, grid in grids)
-    out.print(f"{study.item}: {study.title}; {runs} runs. {study.changed}", soft_wrap=True)
+    summary = f"{study.item}: {study.title}; {runs} runs. {study.changed}"
+    out.print(summary, soft_wrap=True, markup=False)
     for comparison, grid in grids:
         target = folder / comparison.setting.name
         with open_folder(target, grid):

@@ -115,6 +115,9 @@ def test_an_item_of_curves_is_written(flower, call, tmp_path, item):
     text = page_of(folder, item)
     assert study.changed in text
     assert "missing" not in text
+    if item in ("figure2", "figure3"):  # the default is a red dot, before the line
+        pixels = np.asarray(Image.open(folder / f"{item}.png").convert("RGB")).astype(int)
+        assert ((pixels[..., 0] > 250) & (pixels[..., 1:].max(-1) < 5)).sum() > 100
     assert len(flower.started) == len(set(flower.started))
     assert len(flower.started) == len({e.setting.name + e.strategy for e in study.entries}) * len(
         study.seeds
@@ -177,9 +180,6 @@ def test_all_runs_what_items_share_once(flower, call, tmp_path):
     assert set(flower.started) == wanted
     for item in STUDIES:
         assert (tmp_path / "out" / "small" / f"{item}.md").exists() == (item not in NEED_MODELS)
-        assert (f"{item}: " in result.output) == (item in NEED_MODELS) or f"{item}:" in (
-            result.output
-        )
     assert "5 problems" in result.output
 
 
@@ -307,8 +307,8 @@ def test_an_unfinished_item_shows_what_there_is(flower, call, tmp_path, item):
     result = call(item)
     assert result.exit_code == 1
     text = page_of(tmp_path / "out" / "small", item)
-    assert f"{len(names) - 2} of " in result.output or f"{len(names) - 2} problems" in result.output
-    assert "are missing." in text
+    assert f"{len(names) - 2} problems" in result.output
+    assert f"{len(names) - 2} of {len(names)} runs are missing." in text
 
 
 def test_nothing_complete_writes_nothing(flower, call, tmp_path):
