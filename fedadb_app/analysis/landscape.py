@@ -60,7 +60,7 @@ def loss_surface(
     first: Mapping[str, Tensor],
     second: Mapping[str, Tensor],
     radius: float = 0.5,
-    points: int = 21,
+    points: int = 15,
 ) -> Surface:
     """Evaluate the model on a grid around its weights, which come back bitwise.
 
