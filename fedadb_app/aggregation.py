@@ -65,30 +65,47 @@ def squared_norm(model: StateDict) -> float:
     return sum(float(tensor.double().square().sum()) for tensor in model.values())
 
 
-def client_drift(changes: Sequence[StateDict], weights: Sequence[float]) -> dict[str, float]:
+def client_drift(
+    models: Sequence[StateDict],
+    sent: StateDict,
+    trained: Iterable[str],
+    weights: Sequence[float],
+) -> dict[str, float]:
     """Say how far the clients of a round have moved, and how far apart.
 
     Parameters
     ----------
-    changes : Sequence[StateDict]
-        theta_k - theta of each participant, parameters only, float64.
+    models : Sequence[StateDict]
+        theta_k of each participant.
+    sent : StateDict
+        theta, what they started from.
+    trained : Iterable[str]
+        The names of parameters; other tensors do not count.
     weights : Sequence[float]
         p_k, of sum 1.
 
     Returns
     -------
     dict[str, float]
-        ``update_norm`` of the mean change, ``client_update_norm`` the mean norm of a change, and
-        ``client_drift`` the root of the mean squared distance of the changes from their mean.
-        Where all move alike the first two are equal and the third is 0.
+        ``update_norm`` of the mean of theta_k - theta (whatever the server makes of it),
+        ``client_update_norm`` the mean norm, and ``client_drift`` the root of the mean squared
+        distance from the mean. Where all move alike the first two are equal and the third is 0.
     """
-    mean = weighted_mean(changes, weights)
-    norms = [squared_norm(change) for change in changes]
-    apart = [squared_norm(difference(change, mean, mean)) for change in changes]
+    squares = [0.0] * len(models)
+    mean_square = 0.0
+    for name in trained:  # a tensor at a time: whole models in float64 would be large
+        start = sent[name].double()
+        mean = torch.zeros_like(start)
+        for client, (model, weight) in enumerate(zip(models, weights, strict=True)):
+            change = model[name].double() - start
+            squares[client] += float(change.square().sum())
+            mean.add_(change, alpha=weight)
+        mean_square += float(mean.square().sum())
+    spread = sum(w * s for w, s in zip(weights, squares, strict=True)) - mean_square
     return {
-        "update_norm": math.sqrt(squared_norm(mean)),
-        "client_update_norm": sum(w * math.sqrt(n) for w, n in zip(weights, norms, strict=True)),
-        "client_drift": math.sqrt(sum(w * a for w, a in zip(weights, apart, strict=True))),
+        "update_norm": math.sqrt(mean_square),
+        "client_update_norm": sum(w * math.sqrt(s) for w, s in zip(weights, squares, strict=True)),
+        "client_drift": math.sqrt(max(0.0, spread)),
     }
 
 

@@ -286,8 +286,10 @@ class FederatedStrategy(Strategy, Generic[P]):
             self.record.diagnostics["client_states_lost"] = lost
         if self.run.config.privacy == "central":
             updates = [self._noised_mean(updates)]
-        else:
-            self.record.diagnostics |= self._drift(updates)
+        elif self.run.config.privacy == "none":  # of noised updates it would be the noise's
+            models, weights = [u.arrays for u in updates], sample_weights(updates)
+            drift = client_drift(models, self._broadcast, self.parameter_names, weights)
+            self.record.diagnostics |= drift
         updated = {  # a method may compute in double precision; the wire keeps the model's types
             name: tensor.to(self.global_model[name].dtype)
             for name, tensor in self.update(server_round, updates).items()
@@ -311,11 +313,6 @@ class FederatedStrategy(Strategy, Generic[P]):
         arrays = messages.to_arrays(self.global_model)
         self.record.seconds_aggregate = time.perf_counter() - received
         return arrays, MetricRecord({name: float(mean) for name, mean in means.items()})
-
-    def _drift(self, updates: Sequence[ClientUpdate]) -> Mapping[str, float]:
-        """Return how far, and how far apart, the clients have moved."""
-        changes = [difference(u.arrays, self._broadcast, self.parameter_names) for u in updates]
-        return client_drift(changes, sample_weights(updates))
 
     def _noised_mean(self, updates: Sequence[ClientUpdate]) -> ClientUpdate:
         """Return the round as one update without metrics, which nothing protects."""

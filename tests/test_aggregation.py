@@ -170,27 +170,36 @@ def test_variances_are_squares(moved, absurd):
 # --- drift ----------------------------------------------------------------------------------
 
 
-def change(*values: float) -> dict[str, Tensor]:
-    return {"a": torch.tensor(values[:1], dtype=torch.float64), "b": torch.tensor(values[1:])}
+def moved(*values: float) -> dict[str, Tensor]:
+    """A model of two parameters and a buffer, so far from `moved(0, 0)`."""
+    a, b = (torch.tensor([1 + value], dtype=torch.float64) for value in values)
+    return {"a": a, "b": b, "running_mean": torch.tensor([99.0 * sum(values)])}
+
+
+def drift(changes, weights) -> dict[str, float]:
+    return client_drift([moved(*c) for c in changes], moved(0, 0), ["a", "b"], weights)
 
 
 def test_drift_by_hand():
-    found = client_drift([change(3, 4), change(-3, 4)], [0.5, 0.5])
+    found = drift([(3, 4), (-3, 4)], [0.5, 0.5])
     assert found == {"update_norm": 4.0, "client_update_norm": 5.0, "client_drift": 3.0}
 
 
 def test_clients_that_move_alike_do_not_drift():
-    found = client_drift([change(3, 4), change(3, 4)], [0.25, 0.75])
+    found = drift([(3, 4), (3, 4)], [0.25, 0.75])
     assert found == {"update_norm": 5.0, "client_update_norm": 5.0, "client_drift": 0.0}
 
 
+def test_drift_is_weighted_by_samples():
+    found = drift([(0, 4), (0, 0)], [0.25, 0.75])
+    assert found["update_norm"] == 1.0
+    assert found["client_update_norm"] == 1.0
+    assert found["client_drift"] == pytest.approx((0.25 * 3**2 + 0.75 * 1**2) ** 0.5)
+
+
 @given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=1, max_size=6))
-def test_drift_is_what_the_mean_loses(changes):
-    """Pythagoras: mean ||x||^2 = ||mean x||^2 + mean ||x - mean x||^2."""
-    weights = [1 / len(changes)] * len(changes)
-    doubles = [{"a": torch.tensor(pair, dtype=torch.float64)} for pair in changes]
-    found = client_drift(doubles, weights)
-    mean_square = sum(a * a + b * b for a, b in changes) / len(changes)
-    assert found["update_norm"] ** 2 + found["client_drift"] ** 2 == pytest.approx(
-        mean_square, abs=1e-9
-    )
+def test_drift_is_the_mean_distance_from_the_mean(changes):
+    found = drift(changes, [1 / len(changes)] * len(changes))
+    points = np.array(changes)
+    apart = ((points - points.mean(axis=0)) ** 2).sum(axis=1).mean() ** 0.5
+    assert found["client_drift"] == pytest.approx(apart, abs=1e-6)

@@ -60,7 +60,7 @@ def read_drift(folder: Path) -> Drift:
         if not len(rounds):
             raise DataError(
                 f"{folder}: diagnostics.csv has no {name}: the run is of an older version, has not "
-                f'finished a round, or has privacy="central", which keeps it secret'
+                f"finished a round, or has privacy, which leaves little but noise of it"
             )
     return Drift(rounds, values)
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import Batch, LocalData
-from fedadb_app.errors import DataError, TrainingError
+from fedadb_app.errors import TrainingError
 from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import choose_device
 from fedadb_app.models import ImageClassifier, StateDict
@@ -79,8 +79,6 @@ def training_sample(run: SavedRun, size: int = SAMPLE_SIZE) -> LocalData:
     DataError
         If the training data are not on this machine.
     """
-    if run.config.own_data:
-        raise DataError(f"{run.folder}: the training data lie at the nodes, not on this machine")
     dataset = run.dataset
     order = numpy_generator(run.config.seed, "training sample").permutation(
         len(dataset.train_labels)

@@ -105,6 +105,7 @@ def plot_surfaces(surfaces: Mapping[str, Surface], path: Path) -> None:
     """Draw losses side by side under their titles, on one logarithmic colour scale."""
     losses = [np.maximum(surface.loss, _LEAST_LOSS) for surface in surfaces.values()]
     lowest, highest = min(loss.min() for loss in losses), max(loss.max() for loss in losses)
+    highest = max(highest, 10 * lowest)  # a scale needs some extent
     norm, levels = LogNorm(lowest, highest), np.geomspace(lowest, highest, 14)[1:-1]
     figure = Figure(figsize=(0.8 + 2.4 * len(surfaces), 2.9), layout="constrained")
     row = figure.subplots(1, len(surfaces), sharey=True, squeeze=False)[0]

@@ -101,5 +101,10 @@ READ_OUTS: Mapping[str, ReadOut] = {
     "drift": _drift,
 }
 
-NEED_ANCHORS = ("embeddings", "anchors")
-"""Read-outs of methods that make anchors."""
+
+def applicable(run: SavedRun) -> list[str]:
+    """Return the read-outs that a run may have: anchors, if it made any; drift, if not secret."""
+    without = set() if run.anchor_settings else {"embeddings", "anchors"}
+    if run.config.privacy != "none":
+        without.add("drift")
+    return [name for name in READ_OUTS if name not in without]

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
 from fedadb_app.checkpoint import Checkpoint
-from fedadb_app.config import ONLY_NODES, RunConfig
+from fedadb_app.config import RunConfig
+from fedadb_app.data import image_schema
 from fedadb_app.data.preparation import Preparation, preparation_of
 from fedadb_app.data.sources import ImageDataset, open_dataset
 from fedadb_app.errors import DataError
@@ -35,7 +36,7 @@ def read_configuration(folder: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text())
     except OSError as error:
         raise DataError(f"{folder} holds no run: {path} cannot be read") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # no TOML, or not even UTF-8
         raise DataError(f"{path} is damaged: {error}") from error
     values.pop("packages", None)
     return values
@@ -109,15 +110,15 @@ class SavedRun:
 
     @cached_property
     def dataset(self) -> ImageDataset:
-        """Its data set, as it lies on this machine.
+        """What its clients have trained on, and the test part, as it lies on this machine.
 
         Raises
         ------
         DataError
             If it does not.
         """
-        if self.config.dataset == ONLY_NODES:
-            raise DataError(f"{self.folder}: the data lie at the nodes, not on this machine")
+        if self.config.own_data:
+            raise DataError(f"{self.folder}: the clients' data lie at the nodes, not here")
         return open_dataset(self.config.dataset, self.config.data_dir)
 
     @property
@@ -133,7 +134,7 @@ class SavedRun:
         DataError
             If the file is damaged, or belongs to another model.
         """
-        spec = ModelSpec.of(self.config, self.dataset.schema)
+        spec = ModelSpec.of(self.config, image_schema(self.config))
         model = build_classifier(spec, self.config.seed, self.heads)
         try:
             model.load_state_dict(self.kept[server_round]())
@@ -155,8 +156,10 @@ class SavedRun:
             If the method makes none.
         """
         if self.anchor_settings is None:
-            raise DataError(f'{self.folder}: strategy="{self.config.strategy}" makes no anchors')
-        schema = self.dataset.schema
+            raise DataError(
+                f'{self.folder}: the run made no anchors (strategy="{self.config.strategy}")'
+            )
+        schema = image_schema(self.config)
         return generate_anchors(
             model,
             schema.num_classes,

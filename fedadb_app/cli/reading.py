@@ -6,12 +6,10 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedadb_app.analysis.readouts import NEED_ANCHORS, READ_OUTS
 from fedadb_app.analysis.runs import SavedRun, read_configuration
 from fedadb_app.cli.common import err, fail, one_sentence, out, words
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.flower import flatten
-from fedadb_app.report.pages import write_report
 from strategies import METHODS, read_run_config
 from strategies.fedadb import FedADBParams
 
@@ -23,6 +21,8 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page about a run or a comparison, finished or not."""
+    from fedadb_app.report.pages import write_report  # here, so that other commands start sooner
+
     with one_sentence():
         folder = folder.expanduser().absolute()
         path = (output or folder / "report.html").expanduser().absolute()
@@ -37,16 +37,16 @@ def analyse(
         typer.Option("--round", help="A round whose model is kept; default: the last."),
     ] = None,
     what: Annotated[
-        str, typer.Option(help=f"{', '.join(READ_OUTS)}, with commas; default: all that apply.")
+        str, typer.Option(help="hessian, embeddings, anchors, drift; default: all that apply.")
     ] = "",
 ) -> None:
     """Look into a run's global model: sharpness, its anchors among real images, drift."""
+    from fedadb_app.analysis.readouts import READ_OUTS, applicable  # as above
+
     with one_sentence():
         run = open_run(folder.expanduser().absolute())
         chosen = run.chosen(server_round)
-        names = words(what) or [
-            name for name in READ_OUTS if run.anchor_settings or name not in NEED_ANCHORS
-        ]
+        names = words(what) or applicable(run)
         if unknown := [name for name in names if name not in READ_OUTS]:
             raise ConfigError(f"--what {unknown[0]}: choose among {', '.join(READ_OUTS)}")
         target = run.folder / "analysis" / f"round{chosen:04}"
@@ -80,5 +80,7 @@ def open_run(folder: Path) -> SavedRun:
         If its configuration is not one of this version.
     """
     config, method, params = read_run_config(flatten(read_configuration(folder)))
-    settings = params.anchor_settings() if isinstance(params, FedADBParams) else None
+    settings = None
+    if isinstance(params, FedADBParams) and params.use_anchors:
+        settings = params.anchor_settings()
     return SavedRun(folder, config, method.heads, settings)

@@ -1,6 +1,6 @@
 """`fedadb reproduce`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -24,13 +24,13 @@ from fedadb_app.cli.common import (
 from fedadb_app.cli.comparing import check_grid, run_comparison
 from fedadb_app.cli.reading import open_run
 from fedadb_app.comparison.grid import CELL_KEYS, Cell, Grid, is_complete, open_folder
-from fedadb_app.comparison.tables import read_run
+from fedadb_app.comparison.tables import Reading, read_run
 from fedadb_app.config import Scalar
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.flower import Simulation, app_defaults, as_assignments
-from fedadb_app.reproduction.outputs import Reproduction, write
 from fedadb_app.reproduction.studies import STUDIES, Comparison, Scale, Study, study_of
+from fedadb_app.reproduction.studies import only as only_of
 from fedadb_app.reproduction.tables import Result
 from strategies import METHODS
 
@@ -64,10 +64,8 @@ def reproduce(
     with one_sentence():
         folder = output.expanduser().absolute() / scale
         values = parse_all(run_config or [])
-        studies = [
-            _study(item, scale, only, seeds, rounds, values)
-            for item in (STUDIES if "all" in items else items)
-        ]
+        studies = [study_of(item, scale) for item in (STUDIES if "all" in items else items)]
+        studies = [_varied(study, seeds, rounds, values) for study in only_of(studies, words(only))]
         grids = [_grids(study, app, values, client_cpus, client_gpus) for study in studies]
         problems = []
         for study, of_study in zip(studies, grids, strict=True):
@@ -76,10 +74,8 @@ def reproduce(
             fail(f"{len(problems)} problems, named above; what could be written is in {folder}")
 
 
-def _study(
-    item: str, scale: Scale, only: str, seeds: str, rounds: int, values: Mapping[str, Scalar]
-) -> Study:
-    study = study_of(item, scale).only(words(only))
+def _varied(study: Study, seeds: str, rounds: int, values: Mapping[str, Scalar]) -> Study:
+    """Return a study with other seeds, rounds and values, which its page names."""
     if seeds:
         study = replace(study, seeds=numbers("--seeds", seeds, int))
     if rounds:
@@ -116,6 +112,8 @@ def _reproduce(
     study: Study, grids: Sequence[tuple[Comparison, Grid]], folder: Path, app: Path
 ) -> list[str]:
     """Run what is missing and write the item; return what went wrong, each said already."""
+    from fedadb_app.reproduction.outputs import Reproduction, write  # so that others start sooner
+
     problems: list[str] = []
 
     def complain(text: str) -> None:
@@ -141,7 +139,8 @@ def _reproduce(
                 complain(f"{comparison.setting.name}/{outcome.cell.name}: {outcome.reason}")
     titles = {name: method.title for name, method in METHODS.items()}
     try:
-        page = write(Reproduction(study, _results(study, folder), open_run, titles, folder))
+        results = _results(study, folder, complain)
+        page = write(Reproduction(study, results, open_run, titles, folder))
     except (FedADBError, OSError) as error:  # the other items are worth having
         complain(str(error))
     else:
@@ -149,13 +148,18 @@ def _reproduce(
     return problems
 
 
-def _results(study: Study, folder: Path) -> list[Result]:
+def _results(study: Study, folder: Path, complain: Callable[[str], None]) -> list[Result]:
     """Return every entry of a study with the runs of it that are complete."""
     results = []
     for entry in study.entries:
         cells = [Cell(entry.strategy, entry.alpha, seed) for seed in study.seeds]
         runs = folder / entry.setting.name / "runs"
-        complete = [cell for cell in cells if is_complete(runs / cell.name)]
-        readings = [read_run(cell, runs / cell.name) for cell in complete]
-        results.append(Result(entry, readings, [runs / cell.name for cell in complete]))
+        found: dict[Path, Reading] = {}
+        for cell in cells:
+            if is_complete(runs / cell.name):
+                try:
+                    found[runs / cell.name] = read_run(cell, runs / cell.name)
+                except DataError as error:  # the others are worth having
+                    complain(str(error))
+        results.append(Result(entry, list(found.values()), list(found)))
     return results

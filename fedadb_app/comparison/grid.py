@@ -103,7 +103,11 @@ def open_folder(folder: Path, grid: Grid) -> FileLock:
     except OSError as error:
         raise ConfigError(f"--output {folder} cannot be written to: {error.strerror}") from error
     if settings.exists():
-        before = json.loads(settings.read_text())
+        try:
+            before = json.loads(settings.read_text())
+        except ValueError as error:
+            lock.release()
+            raise ConfigError(f"{settings} is damaged: choose another --output") from error
         now = json.loads(json.dumps(grid.shared()))
         differing = sorted(
             f"{table}.{key}"

@@ -12,6 +12,7 @@ from scipy import stats
 
 from fedadb_app.analysis.convergence import TARGETS, forgetting, rounds_to
 from fedadb_app.comparison.grid import Cell
+from fedadb_app.errors import DataError
 from fedadb_app.flower import read_summary
 
 Curve = tuple[tuple[int, ...], list[float]]
@@ -60,7 +61,23 @@ class Reading:
 
 
 def read_run(cell: Cell, folder: Path) -> Reading:
-    """Read a complete run's folder."""
+    """Read a complete run's folder.
+
+    Raises
+    ------
+    DataError
+        If a file is not there or damaged.
+    """
+    try:
+        return _read_run(cell, folder)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DataError(
+            f"{folder} says that its run is complete, but cannot be read ({error}): remove it, and "
+            f"it is run again"
+        ) from error
+
+
+def _read_run(cell: Cell, folder: Path) -> Reading:
     summary = read_summary(folder)
     with (folder / "rounds.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

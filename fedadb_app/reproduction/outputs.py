@@ -14,7 +14,7 @@ from fedadb_app.analysis.embeddings import (
     plot_tsne,
     tsne,
 )
-from fedadb_app.analysis.hessian import Spectrum, top_eigenpairs, training_sample
+from fedadb_app.analysis.hessian import SAMPLE_SIZE, Spectrum, top_eigenpairs, training_sample
 from fedadb_app.analysis.landscape import loss_surface, plot_surfaces
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.comparison.plots import plot_classes, plot_curves
@@ -115,7 +115,7 @@ def write(reproduction: Reproduction) -> Path:
 
 def _accuracy_table(it: Reproduction) -> None:
     by_scenario: dict[str, list[Number]] = {}
-    for result, number in zip(it.results, accuracies(it.results), strict=True):
+    for result, number in zip(it.results, accuracies(it.results, len(it.study.seeds)), strict=True):
         by_scenario.setdefault(result.entry.setting.scenario, []).append(number)
     it.page(by_scenario, _BEST5)
 
@@ -156,8 +156,8 @@ def _spectrum_table(it: Reproduction) -> None:
             numbers.append(Number(name, method, [value], paper.value if paper else None))
     it.page(
         {"": numbers},
-        f"Five leading eigenvalues of the training loss's Hessian at the final global model, on a "
-        f"sample of the training images; accuracy on the same. {_OURS}",
+        f"The five algebraically largest eigenvalues of the training loss's Hessian at the final "
+        f"global model, on {SAMPLE_SIZE} training images; accuracy on the same, in %. {_OURS}",
     )
 
 
@@ -165,7 +165,7 @@ def _spectrum_table(it: Reproduction) -> None:
 
 
 def _sweeps(it: Reproduction) -> None:
-    numbers = accuracies(it.results)
+    numbers = accuracies(it.results, len(it.study.seeds))
     picture = it.path(".png")
     plot_sweeps(numbers, it.methods, picture)
     it.page({"": numbers}, _BEST5, [picture])
@@ -177,7 +177,7 @@ def _curves(it: Reproduction) -> None:
         readings = [x for r in it.complete if r.entry.column == column for x in r.readings]
         pictures.append(it.path(f"-{column.replace(' ', '-alpha')}.png"))
         plot_curves(readings, it.methods, pictures[-1])
-    it.page({"": accuracies(it.results)}, _BEST5, pictures)
+    it.page({"": accuracies(it.results, len(it.study.seeds))}, _BEST5, pictures)
 
 
 def _classes(it: Reproduction) -> None:

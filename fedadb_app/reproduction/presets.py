@@ -29,7 +29,10 @@ def presets() -> Iterator[tuple[str, Entry]]:
 
 def values_of(entry: Entry) -> dict[str, Scalar]:
     """Return what a preset sets, as flat keys: all but the seed."""
-    return {"strategy": entry.strategy, "alpha": entry.alpha, **entry.setting.values}
+    values = {"strategy": entry.strategy, "alpha": entry.alpha, **entry.setting.values}
+    if values.get("partition") == "domain":  # which has no alpha
+        del values["alpha"]
+    return values
 
 
 def text_of(name: str, entry: Entry) -> str:

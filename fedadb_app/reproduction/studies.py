@@ -49,7 +49,7 @@ METHODS = (
 _FEW = ("fedavg", "fedntd", "fedlmd", "fedsol", "fedadb")  # Tables 5 and 6, Figure 6
 
 SMALL = "pathmnist"
-"""The data set of the small scale: the only one of the paper's that needs no ResNet to be tried."""
+"""The data set of the small scale, with LeNet where the paper has ResNet-18."""
 
 _SMALL_ROUNDS = {DEVICE: 100, SILO: 10}
 _ABLATION_ROUNDS = 60
@@ -187,28 +187,6 @@ class Study:
             for entries in by_name.values()
         ]
 
-    def only(self, words: Sequence[str]) -> "Study":
-        """Return the part of it that is about the data sets, methods and scenarios named.
-
-        Raises
-        ------
-        ConfigError
-            If a word names none of its own.
-        """
-        entries = self.entries
-        for kind in (_dataset, _strategy, _scenario):
-            named = [word for word in words if word in {kind(e) for e in self.entries}]
-            entries = [entry for entry in entries if not named or kind(entry) in named]
-        known = [kind(e) for kind in (_dataset, _strategy, _scenario) for e in self.entries]
-        for word in words:
-            if word not in known:
-                raise ConfigError(
-                    f"--only {word}: {self.item} has no such data set, method or scenario; choose "
-                    f"among {', '.join(dict.fromkeys(known))}"
-                )
-        part = replace(self, entries=entries)
-        return part.otherwise(f"Only {', '.join(words)}.") if words else part
-
     def in_rounds(self, rounds: int) -> "Study":
         """Return it with other runs: all of this length, kept apart from the others."""
         entries = [
@@ -231,16 +209,40 @@ class Comparison:
     alphas: Sequence[float]
 
 
-def _dataset(entry: Entry) -> str:
-    return entry.setting.dataset
+_KINDS: Sequence[Callable[[Entry], str]] = (
+    lambda entry: entry.setting.dataset,
+    lambda entry: entry.strategy,
+    lambda entry: entry.setting.scenario,
+)
+"""What `only` can name."""
 
 
-def _strategy(entry: Entry) -> str:
-    return entry.strategy
+def only(studies: Sequence[Study], words: Sequence[str]) -> list[Study]:
+    """Return those parts of studies that are about the data sets, methods and scenarios named.
 
-
-def _scenario(entry: Entry) -> str:
-    return entry.setting.scenario
+    Raises
+    ------
+    ConfigError
+        If a word names none of theirs.
+    """
+    if not words:
+        return list(studies)
+    known = [{kind(entry) for study in studies for entry in study.entries} for kind in _KINDS]
+    for word in words:
+        if not any(word in names for names in known):
+            choices = ", ".join(name for names in known for name in sorted(names))
+            raise ConfigError(
+                f"--only {word}: no such data set, method or scenario there; choose among {choices}"
+            )
+    asked = [(kind, names & set(words)) for kind, names in zip(_KINDS, known, strict=True)]
+    parts = (
+        replace(
+            study,
+            entries=[e for e in study.entries if all(not n or kind(e) in n for kind, n in asked)],
+        )
+        for study in studies
+    )
+    return [part.otherwise(f"Only {', '.join(words)}.") for part in parts if part.entries]
 
 
 # --- settings -------------------------------------------------------------------------------
@@ -457,7 +459,8 @@ def _of_methods(
             title,
             seeds if scale == "full" else _ONE,
             _entries(item, scale, DEVICE, _columns(scale, full), methods),
-            f"{_IN_100}; the paper's: {', '.join(dict.fromkeys(DATASETS[d] for d, _ in full))}.",
+            f"{_IN_100}; the paper's: {', '.join(dict.fromkeys(DATASETS[d] for d, _ in full))}, "
+            f"ResNet-18.",
         )
 
     return build

@@ -37,6 +37,8 @@ class Number:
     paper: float | None
     paper_deviation: float | None = None
     decimals: int = 2
+    wanted: int = 0
+    """Of how many seeds; 0 where it is none's."""
 
     @property
     def mean(self) -> float:
@@ -54,6 +56,8 @@ class Number:
         ours = "∞" if math.isinf(self.mean) else "–"
         if math.isfinite(self.mean):
             ours = mean_and_std(self.values, self.decimals)
+            if len(self.values) < self.wanted:
+                ours += f" [{len(self.values)} of {self.wanted} seeds]"
         if self.paper is None:
             return ours
         paper = "–" if math.isnan(self.paper) else f"{self.paper:.{self.decimals}f}"
@@ -62,8 +66,8 @@ class Number:
         return f"{ours} ({paper}, {self.mean - self.paper:+.{self.decimals}f})"
 
 
-def accuracies(results: Sequence[Result]) -> list[Number]:
-    """Return each entry's mean of the five best rounds."""
+def accuracies(results: Sequence[Result], seeds: int) -> list[Number]:
+    """Return each entry's mean of the five best rounds, of so many seeds."""
     return [
         Number(
             r.entry.row,
@@ -71,6 +75,7 @@ def accuracies(results: Sequence[Result]) -> list[Number]:
             r.best5,
             None if r.entry.reported is None else r.entry.reported.value,
             None if r.entry.reported is None else r.entry.reported.deviation,
+            wanted=seeds,
         )
         for r in results
     ]

@@ -15,7 +15,7 @@ from fedadb_app.cli import main
 from fedadb_app.comparison import grid as grid_module
 from fedadb_app.flower import FlowerError, app_defaults
 from fedadb_app.reproduction import outputs
-from fedadb_app.reproduction.studies import STUDIES, study_of
+from fedadb_app.reproduction.studies import STUDIES, only, study_of
 
 NUMBERS_ONLY = ("table1", "table2", "table3", "table4", "table6", "figure2", "figure3", "figure4")
 NEED_MODELS = ("table5", "figure6", "figure7", "figure8", "figure9")
@@ -174,8 +174,7 @@ def test_all_runs_what_items_share_once(flower, call, tmp_path):
     assert len(flower.started) == len(set(flower.started))
     wanted = {
         f"{e.setting.name}/fedadb-alpha0.1-seed{seed}"
-        for item in STUDIES
-        for study in [study_of(item, "small").only(["fedadb"])]
+        for study in only([study_of(item, "small") for item in STUDIES], ["fedadb"])
         for e in study.entries
         for seed in study.seeds
     }
@@ -360,8 +359,8 @@ def test_a_download_that_fails_is_said_once_an_item(flower, tmp_path, monkeypatc
         (["table7"], "table7 is none of table1, "),
         (["figure1"], "figure1 is none of table1, "),
         (["table1", "tabel2"], "tabel2 is none of table1, "),
-        (["table3", "--only", "fedprox"], "--only fedprox: table3 has no such data set"),
-        (["table3", "--only", "svhn"], "choose among pathmnist, fedavg, fedadb, cross-device"),
+        (["table3", "--only", "fedprox"], "--only fedprox: no such data set"),
+        (["table3", "--only", "svhn"], "choose among pathmnist, fedadb, fedavg, cross-device"),
         (["table3", "--seeds", "0,x"], "--seeds 0,x: expected numbers"),
         (["table3", "--seeds", "-1"], "seed=-1 is not allowed"),
         (["table3", "--seeds", ","], "--seeds ,: expected at least one number"),

@@ -8,7 +8,7 @@ from helpers import REPOSITORY
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError
 from fedadb_app.flower import app_defaults
-from fedadb_app.reproduction.studies import DATASETS, METHODS, STUDIES, SWEEPS, study_of
+from fedadb_app.reproduction.studies import DATASETS, METHODS, STUDIES, SWEEPS, only, study_of
 from strategies import METHODS as REGISTRY
 from strategies import read_run_config
 
@@ -170,21 +170,30 @@ def test_papers_places():
 
 def test_only_some_data_sets_methods_and_scenarios():
     table = study_of("table1", "full")
-    chosen = table.only(["cifar10", "svhn", "fedadb", "cross-silo"])
+    (chosen,) = only([table], ["cifar10", "svhn", "fedadb", "cross-silo"])
     assert [(e.column, e.row, e.setting.scenario) for e in chosen.entries] == [
         (column, "fedadb", SILO)
         for column in ("svhn 0.1", "cifar10 0.05", "cifar10 0.1", "cifar10 0.2", "cifar10 0.5")
     ]
-    assert table.only([]) == table
-    assert {e.strategy for e in table.only(["fedavg", "fedexp"]).entries} == {"fedavg", "fedexp"}
+    assert only([table], []) == [table]
+    (two,) = only([table], ["fedavg", "fedexp"])
+    assert {e.strategy for e in two.entries} == {"fedavg", "fedexp"}
+
+
+def test_an_item_without_what_is_named_is_left_out():
+    """PACS has FedAvg, too, but is not the data set asked for."""
+    studies = [study_of(item, "full") for item in ("table1", "table6", "figure7")]
+    chosen = only(studies, ["pathmnist", "fedavg"])
+    assert [study.item for study in chosen] == ["table1"]
+    assert {e.column for e in chosen[0].entries} == {"pathmnist 0.1"}
 
 
 @pytest.mark.parametrize("word", ["cifar", "FedADB", "pacs", "fedprox", "0.1"])
 def test_only_what_there_is(word):
     with pytest.raises(ConfigError) as caught:
-        study_of("table1", "full").only(["svhn", word])
+        only([study_of("table1", "full")], ["svhn", word])
     message = str(caught.value)
-    assert f"--only {word}: table1 has no such" in message
+    assert f"--only {word}: no such" in message
     for known in ("svhn", "tissuemnist", "fedavg", "cross-device", "cross-silo"):
         assert known in message
 

@@ -60,7 +60,8 @@ def test_mean_deviation_and_difference(result):
                 [44.0] * 6,
                 [45.0, 45.0, 45.0, 45.0, 45.0, 1.0],
             )
-        ]
+        ],
+        seeds=3,
     )
     assert number.values == [40.0, 44.0, 45.0]
     assert number.mean == 43.0
@@ -71,9 +72,14 @@ def test_mean_deviation_and_difference(result):
 
 
 def test_the_papers_deviation_goes_along(result):
-    (number,) = accuracies([result(entry_of("table1", "fedadb"), [79.58] * 3)])
+    (number,) = accuracies([result(entry_of("table1", "fedadb"), [79.58] * 3)], seeds=1)
     assert (number.paper, number.paper_deviation) == (79.08, 0.53)
     assert number.shown == "79.58 (79.08, +0.50)"  # one seed has no spread
+
+
+def test_missing_seeds_are_named(result):
+    (number,) = accuracies([result(entry_of("table1", "fedadb"), [79.58] * 3)], seeds=3)
+    assert number.shown == "79.58 [1 of 3 seeds] (79.08, +0.50)"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ def test_a_number_is_shown(values, paper, decimals, shown):
 def test_one_seed_and_none():
     assert math.isnan(Number("r", "c", [3.0], None).deviation)
     assert math.isnan(Number("r", "c", [], None).mean)
-    assert accuracies([]) == []
+    assert accuracies([], seeds=3) == []
     assert as_markdown([], TITLES) == ["| |  |", "|---|"]
 
 
