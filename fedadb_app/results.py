@@ -229,7 +229,7 @@ class RunFolder:
     ) -> None:
         """Write who holds what: a row a client, the rule, the seed and the assignment's hash."""
         labels, classes = dataset.train_labels, dataset.num_classes
-        settings_of_rule = {
+        settings_of_rule: dict[str, dict[str, float]] = {
             "dirichlet": {"alpha": config.alpha},
             "iid": {},
             "domain": {"classes_per_client": config.classes_per_client},

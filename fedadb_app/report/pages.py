@@ -502,7 +502,11 @@ def _first_runs(
         classes,
         replace(holdings, title=f"{holdings.title}{suffix}, {seeds[first]}"),
         *(
-            replace(section, title=f"{section.title} of {title}{suffix}, {seeds[title]}")
+            replace(
+                section,
+                title=f"{section.title} of {title}{suffix}, {seeds[title]}",
+                notes=run.damaged,
+            )
             for title, run in runs.items()
             for section in _anchors(run)
         ),

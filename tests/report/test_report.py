@@ -464,6 +464,14 @@ def test_a_comparison_says_which_runs_do_not_count(comparison, tmp_path):
     assert page.values["complete runs"] == "3"
 
 
+def test_a_comparison_names_a_damaged_snapshot(comparison, tmp_path):
+    kept = comparison / "runs" / "fedadb-alpha0.1-seed0"
+    keep_snapshot(kept, 2)
+    damaged = kept / "snapshots" / "round0002" / "anchors.safetensors"
+    damaged.write_text("not tensors")
+    assert f"{damaged} cannot be read" in page_of(comparison, tmp_path).text
+
+
 def test_a_comparison_of_which_nothing_has_run(comparison, tmp_path):
     (comparison / "comparison.csv").unlink()
     (comparison / "comparison.md").unlink()
