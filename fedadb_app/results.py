@@ -4,6 +4,8 @@ import csv
 import json
 import math
 import platform
+import re
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -227,10 +229,15 @@ class RunFolder:
     ) -> None:
         """Write who holds what: a row a client, the rule, the seed and the assignment's hash."""
         labels, classes = dataset.train_labels, dataset.num_classes
+        settings_of_rule: dict[str, dict[str, float]] = {
+            "dirichlet": {"alpha": config.alpha},
+            "iid": {},
+            "domain": {"classes_per_client": config.classes_per_client},
+        }
         self._identifying["clients"] = len(partition.indices)
         manifest = {
             "rule": config.partition,
-            "alpha": config.alpha,
+            **settings_of_rule[config.partition],
             "seed": config.seed,
             "hash": partition.hash,
             "draws": partition.draws,
@@ -275,17 +282,26 @@ class RunFolder:
         self.write_summary("running")
 
     def write_tensors(self, name: str, content: Attachment) -> None:
-        """Write ``<name>.safetensors``; numbers go into its metadata."""
+        """Write ``<name>.safetensors``, whole or not at all; numbers go into its metadata."""
         tensors = {key: t.detach().cpu().contiguous() for key, t in content.tensors.items()}
         metadata = {key: repr(value) for key, value in content.scalars.items()}
-        save_file(tensors, self.path / f"{name}.safetensors", metadata=metadata)
+        temporary = self.path / f"{name}.safetensors.tmp"
+        save_file(tensors, temporary, metadata=metadata)
+        temporary.replace(temporary.with_suffix(""))
 
     def write_snapshot(self, server_round: int, contents: Mapping[str, Attachment]) -> None:
-        """Keep what the folder keeps at the end as it is after a round, for `fedadb analyse`."""
-        folder = self.path / "snapshots" / f"round{server_round:04}"
-        folder.mkdir(parents=True)
+        """Keep what the folder keeps at the end as it is after a round, for `fedadb analyse`.
+
+        All of it or nothing; it takes the place of what was kept of that round.
+        """
+        kept = self.path / "snapshots" / f"round{server_round:04}"
+        temporary = kept.with_suffix(".tmp")
+        temporary.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            self.write_tensors(str(folder / name), content)
+            self.write_tensors(str(temporary / name), content)
+        if kept.exists():
+            shutil.rmtree(kept)
+        temporary.replace(kept)
 
     def write_summary(self, status: Status, reason: str = "") -> None:
         """Write the run's standing unless its end is written; `reason` says why it ended."""
@@ -316,9 +332,10 @@ class RunFolder:
 
 
 def snapshots(folder: Path) -> dict[int, Path]:
-    """Return the folders of what a run has kept after some of its rounds."""
-    kept = (path.parent for path in (folder / "snapshots").glob("round*/model.safetensors"))
-    return {int(path.name.removeprefix("round")): path for path in sorted(kept)}
+    """Return the folders of what a run has kept after some of its rounds, in their order."""
+    kept = [path.parent for path in (folder / "snapshots").glob("round*/model.safetensors")]
+    rounds = {path: re.fullmatch(r"round([0-9]{4,})", path.name) for path in kept}
+    return dict(sorted((int(match[1]), path) for path, match in rounds.items() if match))
 
 
 def read_accuracies(folder: Path) -> tuple[list[float], int]:

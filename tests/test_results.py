@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import threading
 import tomllib
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from helpers import identical, read_csv, read_json
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from fedadb_app import results
 from fedadb_app.config import RunConfig
 from fedadb_app.data import SampleCounts
 from fedadb_app.data.arrays import ImageSchema
@@ -21,7 +23,7 @@ from fedadb_app.data.partition import make_partition
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.local_training import Attachment
-from fedadb_app.results import RoundRecord, RunFolder, accuracy_summary
+from fedadb_app.results import RoundRecord, RunFolder, accuracy_summary, snapshots
 
 HEADER = (
     "round,accuracy,loss,learning_rate,anchor_quality,clients,failures,bytes_down,bytes_up,"
@@ -415,6 +417,23 @@ def test_the_partition_is_described(folder, config):
     assert total.tolist() == np.bincount(dataset.train_labels).tolist()
 
 
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [
+        ("dirichlet", {"alpha": 0.1}),
+        ("iid", {}),
+        ("domain", {"classes_per_client": 2}),
+    ],
+)
+def test_of_a_partition_only_what_its_rule_reads_is_told(folder, config, rule, settings):
+    dataset = open_dataset("digits", "")
+    partition = make_partition(dataset.train_labels, 4, "iid", 0.1, 0)
+    folder.write_partition(partition, config.model_copy(update={"partition": rule}), dataset)
+    found = read_json(folder.path / "partition.json")
+    keys = ("rule", "alpha", "classes_per_client")
+    assert {key: found[key] for key in keys if key in found} == {"rule": rule, **settings}
+
+
 def test_of_nodes_with_their_own_data_only_sizes_are_told(folder):
     schema = ImageSchema(("cat", "dog"), (1, 28, 28))
     stated = {2**63 + 5: SampleCounts(70, 9), 12: SampleCounts(1, 0)}
@@ -464,6 +483,64 @@ def test_a_file_is_replaced_by_its_newer_version(folder):
     folder.write_tensors("model", Attachment({"w": torch.zeros(2)}))
     folder.write_tensors("model", Attachment({"w": torch.ones(2)}))
     assert torch.equal(load_file(folder.path / "model.safetensors")["w"], torch.ones(2))
+
+
+def fill_the_disk(monkeypatch, after: int) -> None:
+    """Make writing the tensors of the (after + 1)-th file fail half way."""
+    written = []
+
+    def save_file(tensors, path, metadata):
+        if len(written) == after:
+            path.write_bytes(b"half")
+            raise OSError("No space left on device")
+        written.append(path)
+        save_to(tensors, path, metadata)
+
+    save_to = results.save_file
+    monkeypatch.setattr(results, "save_file", save_file)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(folder, monkeypatch):
+    folder.write_tensors("model", Attachment({"w": torch.zeros(2)}))
+    fill_the_disk(monkeypatch, after=0)
+    with pytest.raises(OSError, match="No space left"):
+        folder.write_tensors("model", Attachment({"w": torch.ones(2)}))
+    assert torch.equal(load_file(folder.path / "model.safetensors")["w"], torch.zeros(2))
+
+
+def kept_of(value: float) -> dict[str, Attachment]:
+    return {name: Attachment({"w": torch.full((2,), value)}) for name in ("model", "anchors")}
+
+
+def values_in(kept) -> dict[str, float]:
+    return {path.stem: load_file(path)["w"][0].item() for path in kept.iterdir()}
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_snapshot_is_whole_or_not_there(folder, monkeypatch, after):
+    folder.write_snapshot(1, kept_of(1.0))
+    fill_the_disk(monkeypatch, after)
+    with pytest.raises(OSError, match="No space left"):
+        folder.write_snapshot(2, kept_of(2.0))
+    assert list(snapshots(folder.path)) == [1]
+    monkeypatch.undo()
+    folder.write_snapshot(2, kept_of(3.0))  # leftovers are in nobody's way
+    assert values_in(snapshots(folder.path)[2]) == {"model": 3.0, "anchors": 3.0}
+
+
+def test_a_snapshot_takes_the_place_of_the_rounds_older_one(folder):
+    for value in (1.0, 2.0):
+        folder.write_snapshot(1, kept_of(value))
+    assert values_in(snapshots(folder.path)[1]) == {"model": 2.0, "anchors": 2.0}
+    assert [path.name for path in (folder.path / "snapshots").iterdir()] == ["round0001"]
+
+
+def test_snapshots_are_in_the_order_of_their_rounds_and_strays_are_none(folder):
+    for server_round in (10_000, 2, 9999):
+        folder.write_snapshot(server_round, kept_of(1.0))
+    for stray in ("round0001-old", "roundx", "round", "round0003.tmp"):
+        shutil.copytree(folder.path / "snapshots" / "round0002", folder.path / "snapshots" / stray)
+    assert list(snapshots(folder.path)) == [2, 9999, 10_000]
 
 
 def test_nothing_is_pickled(folder, config):

@@ -13,7 +13,7 @@ _PALETTE = (
 )
 """Ten colours told apart with any colour vision (Petroff, arXiv:2107.02270, 2021)."""
 
-_NAMED = 30  # more classes are numbered only
+NAMED = 30  # more classes are numbered only
 _CHARACTERS_PER_INCH = 13  # of a small font
 
 
@@ -27,14 +27,17 @@ def colours(count: int) -> Sequence[str]:
 
 def numbered(class_names: Sequence[str], width: int) -> list[str]:
     """Return "0 adipose", …, shortened to `width` characters; of many classes the number alone."""
-    if len(class_names) > _NAMED:
+    if len(class_names) > NAMED:
         return [str(c) for c in range(len(class_names))]
     return [shortened(f"{c} {name}", width) for c, name in enumerate(class_names)]
 
 
 def shortened(text: str, width: int) -> str:
-    """Cut a text that is longer than `width` characters, with an ellipsis."""
-    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
+    """Cut a text to `width` printable characters, with an ellipsis, and have it drawn as it is."""
+    shown = "".join(character for character in text if character.isprintable())
+    if len(shown) > width:
+        shown = shown[: width - 1].rstrip() + "…"
+    return shown.replace("$", r"\$")  # between two dollars Matplotlib sets mathematics
 
 
 def add_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
@@ -52,7 +55,7 @@ def add_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
 
 def class_legend(class_names: Sequence[str]) -> list[Line2D]:
     """Return the legend's entries: a dot a class, and the star of an anchor."""
-    named = class_names if len(class_names) <= _NAMED else ()
+    named = class_names if len(class_names) <= NAMED else ()
     dots = [
         Line2D([], [], linestyle="", marker="o", color=colour, label=label)
         for colour, label in zip(colours(len(class_names)), numbered(named, 40), strict=False)

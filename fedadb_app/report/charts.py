@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedadb_app.analysis.convergence import SMOOTHING, smooth
+from fedadb_app.analysis.style import NAMED, shortened
 from fedadb_app.report.files import Floats
 
 # Colours that stand for the page's own (page.html.j2), which differ between light and dark.
@@ -50,7 +51,6 @@ _STYLE: Mapping[Any, Any] = {
     "lines.linewidth": 1.6,
 }
 NARROW, WIDE = (4.8, 2.7), (9.8, 3.0)
-_NAMED_CLASSES = 30  # more are numbered
 
 
 @dataclass(frozen=True)
@@ -179,10 +179,10 @@ def class_heat_map(
 
     last = {n: v for n, v in zip(names, values[-1], strict=True) if not np.isnan(v)}
     described = ", ".join(f"{n} {v:.2f}" for n, v in last.items())
-    if len(last) > _NAMED_CLASSES:
+    if len(last) > NAMED:
         described = f"between {min(last.values()):.2f} and {max(last.values()):.2f}"
     alt = f"Heat map. {caption} (%), classes by rounds. In round {rounds[-1]:.0f}: {described}."
-    height = 0.9 + 0.21 * min(len(names), _NAMED_CLASSES)
+    height = 0.9 + 0.21 * min(len(names), NAMED)
     size = (WIDE[0], height) if wide else (NARROW[0], 0.8 * height)
     return Picture(_single(draw, size, alt), caption, wide)
 
@@ -192,7 +192,7 @@ def holdings(
 ) -> Picture:
     """Draw who holds what: each client's samples, ``(K,)``, and per class, ``(K, C)`` if known."""
     clients = len(sizes)
-    height = 1.5 if counts is None else 2.0 + 0.22 * min(len(names), _NAMED_CLASSES)
+    height = 1.5 if counts is None else 2.0 + 0.22 * min(len(names), NAMED)
     alt = (
         f"Bar chart. Training samples of {clients} clients: between {sizes.min()} and "
         f"{sizes.max()}, {sizes.sum()} in all."
@@ -323,11 +323,10 @@ def _over_rounds(axes: Axes, unit: str) -> None:
 def _name_classes(axes: Axes, names: Sequence[str], width: int) -> None:
     axes.grid(visible=False)
     axes.tick_params(length=0)
-    if len(names) > _NAMED_CLASSES:
+    if len(names) > NAMED:
         axes.set_ylabel("class")
         return
-    short = [n if len(n) <= width else n[: width - 1].rstrip() + "…" for n in names]
-    axes.set_yticks(range(len(names)), short)
+    axes.set_yticks(range(len(names)), [shortened(name, width) for name in names])
 
 
 def _key(axes: Axes, image: ScalarMappable, label: str) -> None:

@@ -66,6 +66,8 @@ class RunFiles:
     anchors : Mapping[int, Mapping[str, torch.Tensor]]
         Round -> the anchors that it was trained with, of the rounds of ``snapshots/`` and the last:
         ``images`` ``(N, channels, height, width)``, ``labels`` and ``confidences`` ``(N,)``.
+    damaged : Sequence[str]
+        A sentence for each file in ``snapshots/`` that cannot be read.
     """
 
     folder: Path
@@ -76,6 +78,7 @@ class RunFiles:
     diagnostics: Table | None
     partition: Mapping[str, Any] | None
     anchors: Mapping[int, Mapping[str, Tensor]]
+    damaged: Sequence[str]
 
     @property
     def num_rounds(self) -> int:
@@ -109,22 +112,27 @@ def read_files(folder: Path) -> RunFiles:
     Raises
     ------
     DataError
-        If it holds no run, or a file in it is damaged.
+        If it holds no run, or a file in it, but for ``snapshots/``, is damaged.
     """
     summary = read(folder / "summary.json", _summary)
-    rounds = read(folder / "rounds.csv", _by_round)
+    rounds = read(folder / "rounds.csv", _rounds)
     if summary is None or rounds is None:
         missing = "summary.json" if summary is None else "rounds.csv"
         raise DataError(f"{folder} holds no run: {missing} is not there")
+    anchors, damaged = _kept_anchors(folder)
+    last = folder / "anchors.safetensors"
+    if last.exists():
+        anchors[len(rounds.rows)] = _anchors(last)
     return RunFiles(
         folder=folder,
         summary=summary,
-        config=read(folder / "config.toml", _toml) or {},
+        config=read(folder / "config.toml", _config) or {},
         rounds=rounds,
         class_accuracy=read(folder / "class_accuracy.csv", _by_round),
         diagnostics=read(folder / "diagnostics.csv", _by_round),
         partition=read(folder / "partition.json", _partition),
-        anchors=_anchors(folder, len(rounds.rows)),
+        anchors=anchors,
+        damaged=damaged,
     )
 
 
@@ -155,7 +163,12 @@ def numbers_as_text(text: str) -> dict[str, Any]:
 def read_table(text: str) -> Table:
     """Parse CSV; a last line that is shorter than the header is still being written."""
     header, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
-    return Table(header, [row for row in rows if len(row) == len(header)])
+    if rows and len(rows[-1]) < len(header):
+        rows.pop()
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise ValueError(f"row {number} has {len(row)} cells, the header {len(header)}")
+    return Table(header, rows)
 
 
 def _summary(text: str) -> dict[str, Any]:
@@ -166,34 +179,59 @@ def _summary(text: str) -> dict[str, Any]:
 
 def _by_round(text: str) -> Table:
     table = read_table(text)
-    if "round" not in table.header:
-        raise ValueError('it has no column "round"')
+    _check_complete(table, "round")
     for column in table.header:
         if column != "name":
             table.numbers(column)
     return table
 
 
+def _rounds(text: str) -> Table:
+    table = _by_round(text)
+    for column in ("clients", "failures", "bytes_down", "bytes_up"):
+        _check_complete(table, column)
+    return table
+
+
+def _check_complete(table: Table, column: str) -> None:
+    if column not in table.header or not np.isfinite(table.numbers(column)).all():
+        raise ValueError(f'column "{column}" is not there or lacks a number')
+
+
 def _partition(text: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(text)
-    _ = content["classes"], [client["size"] for client in content["clients"]]
+    _ = content["rule"], content["classes"]
+    if not sum(client["size"] for client in content["clients"]):
+        raise ValueError("no client holds a sample")
     return content
 
 
-def _toml(text: str) -> dict[str, Any]:
-    return tomllib.loads(text, parse_float=str)
+def _config(text: str) -> dict[str, Any]:
+    content = tomllib.loads(text, parse_float=str)
+    own = content.get("fedadb")
+    if own is not None:
+        if not isinstance(own, dict):
+            raise ValueError(f"fedadb={own} is not a table")
+        _ = own["use-lcb"], own["beta"], own["use-anchors"]
+    return content
 
 
-def _anchors(folder: Path, last: int) -> Mapping[int, Mapping[str, Tensor]]:
-    paths = {**snapshots(folder), last: folder}
-    found = {}
-    for server_round, kept in paths.items():
+def _kept_anchors(folder: Path) -> tuple[dict[int, Mapping[str, Tensor]], list[str]]:
+    """Return the anchors in ``snapshots/``, and a sentence for each file that cannot be read."""
+    found, damaged = {}, []
+    for server_round, kept in snapshots(folder).items():
         path = kept / "anchors.safetensors"
-        try:
-            content = load_file(path)
-            found[server_round] = {n: content[n] for n in ("images", "labels", "confidences")}
-        except FileNotFoundError:
-            continue
-        except (OSError, SafetensorError, KeyError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from error
-    return found
+        if path.exists():
+            try:
+                found[server_round] = _anchors(path)
+            except DataError as error:
+                damaged.append(str(error))
+    return found, damaged
+
+
+def _anchors(path: Path) -> Mapping[str, Tensor]:
+    try:
+        content = load_file(path)
+        return {name: content[name] for name in ("images", "labels", "confidences")}
+    except (OSError, SafetensorError, KeyError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error

@@ -3,7 +3,7 @@
 import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +114,10 @@ def run_page(folder: Path, titles: Mapping[str, str]) -> Page:
     run = read_files(folder)
     summary = run.summary
     status = str(summary["status"])
+    has_alpha = "alpha" in (run.partition or {})  # the summary names it whatever the rule
+    identifying = ("clients", "alpha", "seed") if has_alpha else ("clients", "seed")
     subtitle = [
-        " · ".join(
-            f"{key} {summary[key]}" for key in ("clients", "alpha", "seed") if key in summary
-        ),
+        " · ".join(f"{key} {summary[key]}" for key in identifying if key in summary),
         *([f"The run {status}: {summary['reason']}"] if "reason" in summary else []),
     ]
     if status == "running":
@@ -262,7 +262,12 @@ def _holdings(run: RunFiles) -> Section:
     if run.class_counts() is None:
         lead = "The nodes hold their own data; which classes, only they know."
     else:
-        lead = f"Rule {run.partition['rule']}, alpha {run.partition['alpha']}."
+        settings = [
+            f", {key.replace('_', ' ')} {run.partition[key]}"
+            for key in ("alpha", "classes_per_client")
+            if key in run.partition
+        ]
+        lead = f"Rule {run.partition['rule']}{''.join(settings)}."
     return Section(title, lead=lead, pictures=[picture])
 
 
@@ -369,6 +374,7 @@ def _costs(run: RunFiles) -> Section:
 
 
 def _missing(run: RunFiles) -> Iterable[str]:
+    yield from run.damaged
     if not run.config:
         yield "config.toml is not there: no configuration, and T is taken to be the rounds so far."
     if not run.rounds.rows:
@@ -435,15 +441,35 @@ def _side_by_side(
     """Return the sections on the runs of one alpha."""
     methods: dict[str, list[Reading]] = {}
     for reading in readings:
-        methods.setdefault(titles.get(reading.cell.strategy, reading.cell.strategy), []).append(
-            reading
-        )
+        title = titles.get(reading.cell.strategy, reading.cell.strategy)
+        methods.setdefault(title, []).append(reading)
+    suffix = f", alpha = {readings[0].cell.alpha:g}"
+    failures = sum(r.failures for r in readings)
+    return [
+        Section(
+            f"Accuracy over rounds{suffix}",
+            lead=(
+                "Each method's mean over seeds, thin; smoothed as in the paper (factor 0.2), bold, "
+                "before the others in grey. The band is the range over seeds."
+            ),
+            pictures=_curves(methods),
+        ),
+        *_first_runs(folder, methods, suffix),
+        Section(
+            f"Failures, time and bytes{suffix}",
+            lead=f"{failures} failures of clients in {len(readings)} runs.",
+            pictures=_mean_costs(methods),
+        ),
+    ]
+
+
+def _curves(methods: Mapping[str, Sequence[Reading]]) -> list[Picture]:
     means = {
         title: Line(title, *(np.array(part, float) for part in mean_curve(rs)))
         for title, rs in methods.items()
     }
-    highest = 1.05 * max(max(r.accuracies) for r in readings)
-    curves = [
+    highest = 1.05 * max(max(r.accuracies) for rs in methods.values() for r in rs)
+    return [
         charts.accuracy_of_method(
             title,
             [Line(title, np.array(r.rounds, float), np.array(r.accuracies)) for r in rs],
@@ -452,13 +478,43 @@ def _side_by_side(
         )
         for title, rs in methods.items()
     ]
-    firsts = {title: read_files(folder / "runs" / rs[0].cell.name) for title, rs in methods.items()}
+
+
+def _first_runs(
+    folder: Path, methods: Mapping[str, Sequence[Reading]], suffix: str
+) -> list[Section]:
+    """Return the sections on each method's first run, which need not have the same seed."""
+    seeds = {title: f"seed {rs[0].cell.seed}" for title, rs in methods.items()}
+    runs = {title: read_files(folder / "runs" / rs[0].cell.name) for title, rs in methods.items()}
     strips = [
-        _heat_map(run.class_accuracy, title, wide=False)
-        for title, run in firsts.items()
+        _heat_map(run.class_accuracy, f"{title}, {seeds[title]}", wide=False)
+        for title, run in runs.items()
         if run.class_accuracy is not None
     ]
-    costs = [
+    first, *_ = methods
+    holdings = _holdings(runs[first])
+    classes = Section(
+        f"Accuracy per class{suffix}",
+        lead="Dark is 0 %, bright is 100 %. A row that goes dark is a class being forgotten.",
+        pictures=strips,
+    )
+    return [
+        classes,
+        replace(holdings, title=f"{holdings.title}{suffix}, {seeds[first]}"),
+        *(
+            replace(
+                section,
+                title=f"{section.title} of {title}{suffix}, {seeds[title]}",
+                notes=run.damaged,
+            )
+            for title, run in runs.items()
+            for section in _anchors(run)
+        ),
+    ]
+
+
+def _mean_costs(methods: Mapping[str, Sequence[Reading]]) -> list[Picture]:
+    return [
         charts.bars(
             name,
             unit,
@@ -468,34 +524,6 @@ def _side_by_side(
             ("Seconds per round", "s", "seconds_per_round"),
             ("Bytes per round, both ways", "MB", "megabytes_per_round"),
         )
-    ]
-    suffix = f", alpha = {readings[0].cell.alpha:g}"
-    first = next(iter(firsts.values()))
-    failures = sum(r.failures for r in readings)
-    return [
-        Section(
-            f"Accuracy over rounds{suffix}",
-            lead=(
-                "Each method's mean over seeds, thin; smoothed as in the paper (factor 0.2), bold, "
-                "before the others in grey. The band is the range over seeds."
-            ),
-            pictures=curves,
-        ),
-        Section(
-            f"Accuracy per class{suffix}",
-            lead=(
-                f"Seed {readings[0].cell.seed}; dark is 0 %, bright is 100 %. A row that goes dark "
-                f"is a class being forgotten."
-            ),
-            pictures=strips,
-        ),
-        _holdings(first),
-        *(section for run in firsts.values() for section in _anchors(run)),
-        Section(
-            f"Failures, time and bytes{suffix}",
-            lead=f"{failures} failures of clients in {len(readings)} runs.",
-            pictures=costs,
-        ),
     ]
 
 

@@ -78,10 +78,14 @@ class Parsed(HTMLParser):
         ]
 
 
-def page_of(folder, tmp_path):
+def html_of(folder, tmp_path):
     path = tmp_path / "page.html"
     write_report(folder, TITLES, path)
-    return Parsed(path.read_text())
+    return path.read_text()
+
+
+def page_of(folder, tmp_path):
+    return Parsed(html_of(folder, tmp_path))
 
 
 def record(number, accuracy, quality):
@@ -220,16 +224,38 @@ def test_anchors_are_shown_pixel_by_pixel(run, tmp_path):
     assert pixels[0, 0].tolist() == [0, 29, 57]
 
 
+def keep_snapshot(run, number):
+    kept = run / "snapshots" / f"round{number:04}"
+    kept.mkdir(parents=True)
+    (kept / "model.safetensors").write_bytes(b"is not looked at")
+    (kept / "anchors.safetensors").write_bytes((run / "anchors.safetensors").read_bytes())
+
+
 def test_anchors_are_shown_over_the_rounds_that_a_run_has_kept(run, tmp_path):
     for number in (1, 2, 3):
-        kept = run / "snapshots" / f"round{number:04}"
-        kept.mkdir(parents=True)
-        (kept / "model.safetensors").write_bytes(b"is not looked at")
-        (kept / "anchors.safetensors").write_bytes((run / "anchors.safetensors").read_bytes())
+        keep_snapshot(run, number)
     page = page_of(run, tmp_path)
     rounds = [re.search(r"round (\d)", image["alt"])[1] for image in page.all("img")]
     assert rounds == [t for t in "1234" for _ in CLASSES]
     assert "anchors of earlier rounds" not in page.text
+
+
+def test_the_newest_anchors_that_a_run_going_on_has_kept_are_shown(run, tmp_path):
+    for number in (2, 4):
+        keep_snapshot(run, number)
+    (run / "anchors.safetensors").unlink()
+    headings = re.findall(r"<h3>(Round .*?)</h3>", html_of(run, tmp_path))
+    assert headings == ["Round 2", "Round 4"]
+
+
+def test_a_damaged_snapshot_is_listed_and_the_rest_is_shown(run, tmp_path):
+    keep_snapshot(run, 2)
+    keep_snapshot(run, 3)
+    damaged = run / "snapshots" / "round0003" / "anchors.safetensors"
+    damaged.write_text("not tensors")
+    text = html_of(run, tmp_path)
+    assert re.findall(r"<h3>(Round .*?)</h3>", text) == ["Round 2", "Round 4"]
+    assert f"{damaged} cannot be read" in text.partition("What is not here")[2]
 
 
 @pytest.mark.parametrize("kept", [1, 5, 6, 7, 100])
@@ -250,6 +276,38 @@ def test_a_comparison_shows_its_tables_as_they_stand(comparison, tmp_path):
     assert shown == expected
     assert page.values["complete runs"] == "4"
     assert page.values["weight-decay"] == "1e-05"
+
+
+def test_where_seeds_differ_each_picture_says_whose_it_is(comparison, tmp_path):
+    """Of fedadb only seed 1 is complete, of fedavg both."""
+    rows = (comparison / "comparison.csv").read_text().splitlines(keepends=True)
+    kept = [row for row in rows if not row.startswith("fedadb,0.1,0,")]
+    assert len(kept) == len(rows) - 1
+    (comparison / "comparison.csv").write_text("".join(kept))
+    text = html_of(comparison, tmp_path)
+    strips = text.partition("Accuracy per class, alpha = 0.1")[2].partition("</section>")[0]
+    captions = re.findall("<figcaption>(.*?)</figcaption>", strips)
+    assert captions == ["FedAvg, seed 0", "FedADB, seed 1"]
+    assert not re.search("seed", strips.partition("<figure")[0], re.I)
+    assert "<h2>Who holds what, alpha = 0.1, seed 0</h2>" in text
+    assert "<h2>Class anchors of FedADB, alpha = 0.1, seed 1</h2>" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rule": "dirichlet", "alpha": 0.1}, "Rule dirichlet, alpha 0.1."),
+        ({"rule": "iid"}, "Rule iid."),
+        ({"rule": "domain", "classes_per_client": 2}, "Rule domain, classes per client 2."),
+    ],
+)
+def test_of_a_rule_its_own_settings_are_told(run, tmp_path, settings, said):
+    manifest = read_json(run / "partition.json")
+    kept = {key: manifest[key] for key in ("classes", "clients")}
+    (run / "partition.json").write_text(json.dumps(kept | settings))
+    text = page_of(run, tmp_path).text.partition(" Configuration ")[0]  # shows what was set
+    assert said in text
+    assert ("alpha 0.1 · seed 0" in text) == ("alpha" in settings)
 
 
 # --- one file, for everybody ----------------------------------------------------------------
@@ -300,6 +358,19 @@ def test_names_are_escaped(run, tmp_path):
     page = page_of(run, tmp_path)
     assert "wet" not in [tag for tag, _ in page.elements]
     assert "dog & <wet>" in page.text
+
+
+def test_names_are_drawn_as_they_are(run, tmp_path):
+    r"""`5$ \foo 6$` is no mathematics, and a control character no part of an SVG."""
+    names = [r"5$ \foo 6$", "costs $5 or $6", "bell\x07 rings"]
+    manifest = read_json(run / "partition.json") | {"classes": names}
+    (run / "partition.json").write_text(json.dumps(manifest))
+    text = (run / "class_accuracy.csv").read_text().partition("\n")[2]
+    (run / "class_accuracy.csv").write_text(",".join(["round", *names]) + "\n" + text)
+    drawn = re.findall("<text[^>]*>(.*?)</text>", html_of(run, tmp_path), re.S)
+    for name in (r"5$ \foo 6$"[:12], "bell rings"):
+        assert drawn.count(name) == 2, name
+    assert "costs $5 or $6" in drawn
 
 
 def test_the_same_files_give_the_same_page(run, tmp_path):
@@ -393,6 +464,14 @@ def test_a_comparison_says_which_runs_do_not_count(comparison, tmp_path):
     assert page.values["complete runs"] == "3"
 
 
+def test_a_comparison_names_a_damaged_snapshot(comparison, tmp_path):
+    kept = comparison / "runs" / "fedadb-alpha0.1-seed0"
+    keep_snapshot(kept, 2)
+    damaged = kept / "snapshots" / "round0002" / "anchors.safetensors"
+    damaged.write_text("not tensors")
+    assert f"{damaged} cannot be read" in page_of(comparison, tmp_path).text
+
+
 def test_a_comparison_of_which_nothing_has_run(comparison, tmp_path):
     (comparison / "comparison.csv").unlink()
     (comparison / "comparison.md").unlink()
@@ -403,7 +482,7 @@ def test_many_classes_one_round(run, tmp_path):
     many = [f"class {c}" for c in range(200)]
     counts = np.ones((2, 200), int).tolist()
     clients = [{"size": 200, "class_counts": row} for row in counts]
-    manifest = {"rule": "iid", "alpha": 0.1, "classes": many, "clients": clients}
+    manifest = {"rule": "iid", "classes": many, "clients": clients}
     (run / "partition.json").write_text(json.dumps(manifest))
     lines = [",".join(["round", *many]), ",".join(["1", *["50.00"] * 200])]
     (run / "class_accuracy.csv").write_text("\n".join(lines) + "\n")
@@ -419,8 +498,16 @@ def test_many_classes_one_round(run, tmp_path):
         ("summary.json", "{"),
         ("summary.json", "{}"),
         ("config.toml", "a ="),
+        ("config.toml", "fedadb = 3"),
+        ("config.toml", "[fedadb]"),
         ("partition.json", "[]"),
+        ("partition.json", '{"rule": "iid", "classes": ["cat"], "clients": []}'),
+        ("partition.json", '{"classes": ["cat"], "clients": [{"size": 1, "class_counts": [1]}]}'),
         ("rounds.csv", "round,accuracy\n1,high\n"),
+        ("rounds.csv", "round,clients,bytes_down,bytes_up\n1,1,1,1\n"),
+        ("rounds.csv", "round,clients,failures,bytes_down,bytes_up\n1,1,,1,1\n"),
+        ("rounds.csv", "round,clients,failures,bytes_down,bytes_up\n1,1\n2,1,0,1,1\n"),
+        ("rounds.csv", "round,clients,failures,bytes_down,bytes_up\n1,1,0,1,1,7\n"),
         ("rounds.csv", ""),
         ("class_accuracy.csv", "a,b\n1,2\n"),
         ("diagnostics.csv", "round,name,value\n1,loss,low\n"),
