@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from fedadb_app.analysis.runs import SavedRun
+from fedadb_app.analysis.style import shortened
 from fedadb_app.anchors import ClassAnchors
 from fedadb_app.randomness import numpy_generator
 
@@ -199,4 +200,4 @@ def _show(axes: Axes, pixels: Pixels) -> None:
 
 
 def _wrapped(name: str) -> str:
-    return "\n".join(textwrap.wrap(name, 16, max_lines=3, placeholder="…"))
+    return "\n".join(textwrap.wrap(shortened(name, 48), 16, max_lines=3, placeholder="…"))
