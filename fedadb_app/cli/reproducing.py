@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from fedadb_app.checkpoint import MAY_DIFFER
 from fedadb_app.cli.common import (
     AppOption,
     ConfigOption,
@@ -80,7 +81,8 @@ def _varied(study: Study, seeds: str, rounds: int, values: Mapping[str, Scalar])
         study = replace(study, seeds=numbers("--seeds", seeds, int))
     if rounds:
         study = study.in_rounds(rounds)
-    return study.otherwise(f"With {as_assignments(values)}.") if values else study
+    other = {key: value for key, value in values.items() if key not in MAY_DIFFER}
+    return study.otherwise(f"With {as_assignments(other)}.") if other else study
 
 
 def _grids(
