@@ -6,10 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.supercore.task_identity import TaskIdentity
 from helpers import SUPERLINK, Federation, make_federation
 
 import strategies.roster
+
+torch.set_num_threads(1)  # small nets, and another test process beside this one
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that start Flower in one process, one after another."""
+    for item in items:
+        if item.get_closest_marker("flower"):
+            item.add_marker(pytest.mark.xdist_group("flower"))
 
 
 @pytest.fixture(autouse=True, scope="session")
