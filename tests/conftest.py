@@ -15,6 +15,7 @@ import strategies.roster
 torch.set_num_threads(1)  # small nets, and another test process beside this one
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that start Flower in one process, one after another."""
     for item in items:
