@@ -173,10 +173,14 @@ def test_no_module_imports_what_flower_has_left_behind(old):
 
 
 def test_the_house_does_not_know_its_methods():
-    """A new method is one file and one line in the registry; `fedadb` is also the app's name."""
+    """A new method is one file and one line in the registry; `fedadb` is also the app's name.
+
+    The paper's own tables and figures are about the paper's methods.
+    """
     methods = {path.stem for path in (REPOSITORY / "strategies").glob("fed*.py")}
     assert {"fedavg", "fedadb"} <= methods
-    for path in (REPOSITORY / "fedadb_app").rglob("*.py"):
+    paper = REPOSITORY / "fedadb_app" / "reproduction"
+    for path in {*(REPOSITORY / "fedadb_app").rglob("*.py")} - {*paper.rglob("*.py")}:
         texts = {
             node.value
             for node in ast.walk(ast.parse(path.read_text()))

@@ -168,10 +168,8 @@ def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
     for cell in cells:
         try:
             readings.append(read_run(cell, folder / "runs" / cell.name))
-        except (OSError, KeyError, ValueError) as error:
-            notes.append(
-                f"{cell.name} is named in comparison.csv, but its folder cannot be read: {error}"
-            )
+        except DataError as error:
+            notes.append(f"{cell.name} is named in comparison.csv, but: {error}")
     sections = [
         Section(
             "Side by side",
