@@ -15,14 +15,6 @@ import strategies.roster
 torch.set_num_threads(1)  # small nets, and another test process beside this one
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that start Flower in one process, one after another."""
-    for item in items:
-        if item.get_closest_marker("flower"):
-            item.add_marker(pytest.mark.xdist_group("flower"))
-
-
 @pytest.fixture(autouse=True, scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Prepared data go to a folder of this session, never to the user's."""
