@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedadb_app.cli import main
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 import pytest
 from helpers import REPOSITORY
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
 
 
 def test_three_hospitals_train_together(tmp_path):

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1800)]
 
 ROUNDS = 30
 

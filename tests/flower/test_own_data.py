@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1800)]
 
 CLASSES = ("benign", "malignant", "normal")
 HOSPITALS = {"a": {"benign": 20, "malignant": 5}, "b": {"normal": 15}, "c": {"benign": 10}}

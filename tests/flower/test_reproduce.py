@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
 
 
 def test_a_row_of_table_3(simulation, tmp_path):

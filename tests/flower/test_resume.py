@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1800)]
 
 FEDDYN = (
     'strategy="feddyn" local-epochs=1 num-server-rounds=5 checkpoint-every=2 '

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1800)]
 
 SMALL = "local-epochs=1 fedadb.anchor-steps=5"
 RESULTS = {
