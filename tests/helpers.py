@@ -28,15 +28,12 @@ from flwr.superlink.grid import InMemoryGrid
 import client_app
 import server_app
 from fedadb_app import messages
-from fedadb_app.analysis.runs import SavedRun, read_configuration
 from fedadb_app.config import Settings
 from fedadb_app.data import image_schema, partition_of, server_dataset
-from fedadb_app.flower import flatten
 from fedadb_app.models import ModelSpec, build_classifier
 from fedadb_app.results import RoundRecord, RunFolder
 from strategies import read_run_config
 from strategies.base import FederatedStrategy, ServerRun
-from strategies.fedadb import FedADBParams
 from strategies.roster import Roster
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -419,13 +416,6 @@ def write_run(
         "last50_accuracy": sum(accuracies) / len(accuracies),
     }
     (folder / "summary.json").write_text(json.dumps(summary))
-
-
-def opened(folder: Path) -> SavedRun:
-    """A run's folder, opened for read-outs."""
-    config, method, params = read_run_config(flatten(read_configuration(folder)))
-    settings = params.anchor_settings() if isinstance(params, FedADBParams) else None
-    return SavedRun(folder, config, method.heads, settings)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """What the commands share: options, errors in one sentence, and the progress of a run."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
@@ -16,6 +16,7 @@ from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.flower import FlowerRun, parse_assignments, read_summary
 from fedadb_app.results import accuracy_summary, read_accuracies
+from strategies import METHODS
 
 _COLUMNS = (  # on a narrow screen the name and the bar give way
     TextColumn("{task.description}", table_column=Column(ratio=2, no_wrap=True)),
@@ -25,6 +26,9 @@ _COLUMNS = (  # on a narrow screen the name and the bar give way
     TextColumn("{task.fields[note]}"),
 )
 Number = TypeVar("Number", int, float)
+
+TITLES: Mapping[str, str] = {name: method.title for name, method in METHODS.items()}
+"""Method -> how papers write it."""
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)

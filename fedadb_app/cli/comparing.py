@@ -7,6 +7,7 @@ import typer
 from rich.markup import escape
 
 from fedadb_app.cli.common import (
+    TITLES,
     AppOption,
     ConfigOption,
     CpusOption,
@@ -131,7 +132,6 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
     rounds = int(grid.effective["num-server-rounds"])
     readings: list[Reading] = []
     failed: list[Outcome] = []
-    titles = {name: method.title for name, method in METHODS.items()}
     with progress_bars() as progress:
         done = sum(is_complete(folder / "runs" / cell.name) for cell in cells)
         overall = progress.add_task(
@@ -148,11 +148,11 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
                 continue
             readings.append(read_run(outcome.cell, outcome.folder))
             write_csv(readings, folder / "comparison.csv")
-            write_markdown(readings, titles, reference, folder / "comparison.md")
+            write_markdown(readings, TITLES, reference, folder / "comparison.md")
             progress.update(overall, description=f"{len(readings)} of {len(cells)} runs")
     for alpha in grid.alphas:
         of_alpha = [r for r in readings if r.cell.alpha == alpha]
         if of_alpha:
-            plot_curves(of_alpha, titles, folder / f"accuracy-alpha{alpha:g}.png")
-            plot_classes(of_alpha, titles, folder / f"classes-alpha{alpha:g}.png")
+            plot_curves(of_alpha, TITLES, folder / f"accuracy-alpha{alpha:g}.png")
+            plot_classes(of_alpha, TITLES, folder / f"classes-alpha{alpha:g}.png")
     return failed

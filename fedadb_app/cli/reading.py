@@ -7,10 +7,10 @@ import typer
 from rich.markup import escape
 
 from fedadb_app.analysis.runs import SavedRun, read_configuration
-from fedadb_app.cli.common import err, fail, one_sentence, out, words
+from fedadb_app.cli.common import TITLES, err, fail, one_sentence, out, words
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.flower import flatten
-from strategies import METHODS, read_run_config
+from strategies import read_run_config
 from strategies.fedadb import FedADBParams
 
 
@@ -26,7 +26,7 @@ def report(
     with one_sentence():
         folder = folder.expanduser().absolute()
         path = (output or folder / "report.html").expanduser().absolute()
-        write_report(folder, {name: method.title for name, method in METHODS.items()}, path)
+        write_report(folder, TITLES, path)
         out.print(f"report: {path}", soft_wrap=True, markup=False)
 
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from fedadb_app.checkpoint import MAY_DIFFER
 from fedadb_app.cli.common import (
+    TITLES,
     AppOption,
     ConfigOption,
     CpusOption,
@@ -33,7 +34,6 @@ from fedadb_app.flower import Simulation, app_defaults, as_assignments
 from fedadb_app.reproduction.studies import STUDIES, Comparison, Scale, Study, study_of
 from fedadb_app.reproduction.studies import only as only_of
 from fedadb_app.reproduction.tables import Result
-from strategies import METHODS
 
 
 def reproduce(
@@ -139,10 +139,9 @@ def _reproduce(
                 continue
             for outcome in run_comparison(target, grid, app, grid.strategies[0]):
                 complain(f"{comparison.setting.name}/{outcome.cell.name}: {outcome.reason}")
-    titles = {name: method.title for name, method in METHODS.items()}
     try:
         results = _results(study, folder, complain)
-        page = write(Reproduction(study, results, open_run, titles, folder))
+        page = write(Reproduction(study, results, open_run, TITLES, folder))
     except (FedADBError, OSError) as error:  # the other items are worth having
         complain(str(error))
     else:

@@ -6,6 +6,7 @@ paper states none.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -36,7 +37,7 @@ class Preparation:
     crop: Literal["constant", "reflect"] | None = None
     cutout: int = 0
 
-    @property
+    @cached_property
     def valid_range(self) -> tuple[Tensor, Tensor]:
         """The images of 0 and 1 under the normalisation, each ``(1 or channels, 1, 1)``."""
         black = [(0 - m) / s for m, s in zip(self.mean, self.std, strict=True)]

@@ -320,13 +320,14 @@ def _folder_source(
 def _need(name: str, home: Path, files: list[Path], fetch: Callable[[Path], object] | None) -> None:
     """See to it that official files are there; `fetch`, which checks them, is None on a client."""
     missing = [file for file in files if not file.is_file()]
-    if missing and fetch is None:
+    if not missing:
+        return
+    if fetch is None:
         raise DataError(
             f'dataset="{name}": {missing[0]} does not exist on this machine; put the official '
             f"file there (clients never download) or run: fedadb data {name}"
         )
-    if missing and fetch is not None:
-        _download(name, home, files, fetch)
+    _download(name, home, files, fetch)
 
 
 def _download(name: str, home: Path, files: list[Path], fetch: Callable[[Path], object]) -> None:

@@ -1,6 +1,6 @@
 """What each table and figure is written as: a page, the numbers as CSV, and pictures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,12 @@ from fedadb_app.analysis.embeddings import (
     tsne,
 )
 from fedadb_app.analysis.hessian import SAMPLE_SIZE, Spectrum, top_eigenpairs, training_sample
-from fedadb_app.analysis.landscape import loss_surface, plot_surfaces
+from fedadb_app.analysis.landscape import Surface, loss_surface, plot_surfaces
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.comparison.plots import plot_classes, plot_curves
+from fedadb_app.data.batches import LocalData
 from fedadb_app.errors import DataError
+from fedadb_app.models import ImageClassifier
 from fedadb_app.reproduction.figures import plot_sweeps
 from fedadb_app.reproduction.paper import reported
 from fedadb_app.reproduction.studies import DEVICE, Study
@@ -85,6 +87,11 @@ class Reproduction:
         write_page(self.path(".md"), self.study, sections, self.methods, explained, pictures)
 
     @property
+    def accuracies(self) -> Sequence[Number]:
+        """The mean of the five best rounds of each entry."""
+        return accuracies(self.results, len(self.study.seeds))
+
+    @property
     def complete(self) -> Sequence[Result]:
         """The entries that have a run."""
         return [result for result in self.results if result.readings]
@@ -115,7 +122,7 @@ def write(reproduction: Reproduction) -> Path:
 
 def _accuracy_table(it: Reproduction) -> None:
     by_scenario: dict[str, list[Number]] = {}
-    for result, number in zip(it.results, accuracies(it.results, len(it.study.seeds)), strict=True):
+    for result, number in zip(it.results, it.accuracies, strict=True):
         by_scenario.setdefault(result.entry.setting.scenario, []).append(number)
     it.page(by_scenario, _BEST5)
 
@@ -133,19 +140,22 @@ def _rounds_table(it: Reproduction) -> None:
     )
 
 
-def _spectra(it: Reproduction) -> Mapping[str, tuple[SavedRun, Spectrum]]:
-    """Return the leading eigenpairs of each method's final model."""
-    found = {}
+def _measured(column: str, values: Mapping[str, float]) -> list[Number]:
+    """Return numbers of a column, row by row, that the paper does not report."""
+    return [Number(row, column, [float(value)], None) for row, value in values.items()]
+
+
+def _spectra(it: Reproduction) -> Iterator[tuple[str, ImageClassifier, LocalData, Spectrum]]:
+    """Yield each method, its final model, training images, and the leading eigenpairs on them."""
     for result in it.complete:
         run = it.run(result)
-        model = run.model(run.chosen(None))
-        found[result.entry.row] = run, top_eigenpairs(model, training_sample(run))
-    return found
+        model, data = run.model(run.chosen(None)), training_sample(run)
+        yield result.entry.row, model, data, top_eigenpairs(model, data)
 
 
 def _spectrum_table(it: Reproduction) -> None:
     numbers = []
-    for method, (_, spectrum) in _spectra(it).items():
+    for method, _, _, spectrum in _spectra(it):
         measured = {
             "lambda1": spectrum.eigenvalues[0],
             "lambda1/lambda5": spectrum.anisotropy,
@@ -165,7 +175,7 @@ def _spectrum_table(it: Reproduction) -> None:
 
 
 def _sweeps(it: Reproduction) -> None:
-    numbers = accuracies(it.results, len(it.study.seeds))
+    numbers = it.accuracies
     picture = it.path(".png")
     plot_sweeps(numbers, it.methods, picture)
     it.page({"": numbers}, _BEST5, [picture])
@@ -177,7 +187,7 @@ def _curves(it: Reproduction) -> None:
         readings = [x for r in it.complete if r.entry.column == column for x in r.readings]
         pictures.append(it.path(f"-{column.replace(' ', '-alpha')}.png"))
         plot_curves(readings, it.methods, pictures[-1])
-    it.page({"": accuracies(it.results, len(it.study.seeds))}, _BEST5, pictures)
+    it.page({"": it.accuracies}, _BEST5, pictures)
 
 
 def _classes(it: Reproduction) -> None:
@@ -196,18 +206,20 @@ def _classes(it: Reproduction) -> None:
 
 
 def _surfaces(it: Reproduction) -> None:
-    surfaces, numbers = {}, []
-    for method, (run, spectrum) in _spectra(it).items():
-        model = run.model(run.chosen(None))
+    surfaces: dict[str, Surface] = {}
+    numbers: list[Number] = []
+    for method, model, data, spectrum in _spectra(it):
         first, second = spectrum.eigenvectors[:2]
-        surface = loss_surface(model, training_sample(run), first, second)
+        surface = loss_surface(model, data, first, second)
         surfaces[it.methods[method]] = surface
         centre = len(surface.offsets) // 2
-        for name, value in {
-            "loss of the model": surface.loss[centre, centre],
-            "highest loss around it": surface.loss.max(),
-        }.items():
-            numbers.append(Number(name, method, [float(value)], None))
+        numbers += _measured(
+            method,
+            {
+                "loss of the model": surface.loss[centre, centre],
+                "highest loss around it": surface.loss.max(),
+            },
+        )
     picture = it.path(".png")
     plot_surfaces(surfaces, picture)
     it.page(
@@ -217,9 +229,8 @@ def _surfaces(it: Reproduction) -> None:
     )
 
 
-def _stages(it: Reproduction) -> Mapping[str, Embedding]:
+def _stages(run: SavedRun) -> Mapping[str, Embedding]:
     """Return features of real images and anchors at the first kept round and at the last."""
-    run = it.run(it.complete[0])
     stages = {}
     for server_round in dict.fromkeys((next(iter(run.kept)), run.chosen(None))):
         model = run.model(server_round)
@@ -229,26 +240,31 @@ def _stages(it: Reproduction) -> Mapping[str, Embedding]:
 
 
 def _tsne(it: Reproduction) -> None:
-    seed = it.run(it.complete[0]).config.seed
+    run = it.run(it.complete[0])
+    placed = {stage: tsne(space, run.config.seed) for stage, space in _stages(run).items()}
     picture = it.path(".png")
-    plot_tsne({stage: tsne(space, seed) for stage, space in _stages(it).items()}, picture)
+    plot_tsne(placed, picture)
     it.page({}, "Features of test images (dots) and class anchors (stars), by t-SNE.", [picture])
 
 
 def _components(it: Reproduction) -> None:
-    stages = _stages(it)
+    stages = _stages(it.run(it.complete[0]))
     projected = {stage: pca(space) for stage, space in stages.items()}
     picture = it.path(".png")
     plot_pca_and_correlation(projected, picture)
-    numbers = []
+    numbers: list[Number] = []
     for stage, whole in stages.items():
         for space, found in {
             "three components": correlation(projected[stage]),
             "all features": correlation(whole),
         }.items():
-            own = Number(f"{space}: anchor and its own class", stage, [found.own_class], None)
-            other = Number(f"{space}: anchor and others", stage, [found.other_classes], None)
-            numbers += [own, other]
+            numbers += _measured(
+                stage,
+                {
+                    f"{space}: anchor and its own class": found.own_class,
+                    f"{space}: anchor and others": found.other_classes,
+                },
+            )
     it.page(
         {"": numbers},
         "Mean Pearson correlation of class anchors with the centres of real classes.",
@@ -258,19 +274,21 @@ def _components(it: Reproduction) -> None:
 
 def _anchors(it: Reproduction) -> None:
     groups: dict[str, AnchorPrivacy] = {}
-    numbers = []
+    numbers: list[Number] = []
     for result in it.complete:
         run = it.run(result)
         last = run.chosen(None)
         found = anchor_privacy(run.anchors(run.model(last), last), run)
         name = title_of(result.entry.column, it.methods)
         groups[name] = found
-        for row, value in {
-            "lowest PSNR of an anchor, dB": found.psnr.min(),
-            "highest PSNR of an anchor, dB": found.psnr.max(),
-            "median PSNR between real images, dB": found.median_real_psnr,
-        }.items():
-            numbers.append(Number(row, name, [float(value)], None))
+        numbers += _measured(
+            name,
+            {
+                "lowest PSNR of an anchor, dB": found.psnr.min(),
+                "highest PSNR of an anchor, dB": found.psnr.max(),
+                "median PSNR between real images, dB": found.median_real_psnr,
+            },
+        )
     picture = it.path(".png")
     plot_anchors(groups, picture)
     it.page(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import opened, serve
+from helpers import serve
 
 from fedadb_app.analysis.anchor_privacy import (
     AnchorPrivacy,
@@ -10,6 +10,7 @@ from fedadb_app.analysis.anchor_privacy import (
     nearest_images,
     plot_anchors,
 )
+from fedadb_app.cli.reading import open_run
 
 NONE = np.array([-1])
 
@@ -99,7 +100,7 @@ def test_large_bright_images_are_exact():
 @pytest.fixture
 def run(values, tmp_path):
     serve({**values, "strategy": "fedadb", "model": "lenet", "fedadb.anchors-per-class": 3})
-    return opened(tmp_path / "runs" / "run")
+    return open_run(tmp_path / "runs" / "run")
 
 
 def test_anchors_of_a_run_against_its_whole_training_set(run):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import opened, serve
+from helpers import serve
 
 from fedadb_app.analysis.embeddings import (
     Correlation,
@@ -17,6 +17,7 @@ from fedadb_app.analysis.embeddings import (
     plot_tsne,
     tsne,
 )
+from fedadb_app.cli.reading import open_run
 from fedadb_app.errors import DataError
 
 NAMES = ("a", "b", "c")
@@ -49,7 +50,7 @@ def random_features(images: int = 40, features: int = 7) -> Embedding:
 @pytest.fixture
 def run(values, tmp_path):
     serve({**values, "strategy": "fedadb", "model": "lenet", "fedadb.anchors-per-class": 2})
-    return opened(tmp_path / "runs" / "run")
+    return open_run(tmp_path / "runs" / "run")
 
 
 def test_features_are_those_of_a_balanced_sample_of_test_images_and_of_the_anchors(run):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from flwr.common.config import flatten_dict, fuse_dicts, parse_config_args
+from flwr.cli.run.run import parse_config_args
 from helpers import REPOSITORY, read_csv, read_json, serve
 from medmnist.info import INFO
 from official_formats import make_cifar, make_cinic10, make_pacs, make_svhn
@@ -36,7 +36,9 @@ CINIC = (
 
 def as_flower_reads_it(name):
     """Do what `flwr run --run-config presets/NAME.toml` does with the file."""
-    return fuse_dicts(flatten_dict(DEFAULTS), parse_config_args([str(FOLDER / name)]))
+    values = parse_config_args([str(FOLDER / name)])
+    assert values.keys() <= DEFAULTS.keys()
+    return {**DEFAULTS, **values}
 
 
 def test_the_files_are_those_that_the_studies_give():
