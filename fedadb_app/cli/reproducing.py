@@ -31,8 +31,9 @@ from fedadb_app.config import Scalar
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.flower import Simulation, app_defaults, as_assignments
-from fedadb_app.reproduction.studies import STUDIES, Comparison, Scale, Study, study_of
-from fedadb_app.reproduction.studies import only as only_of
+from fedadb_app.reproduction.studies import STUDIES, Scale, study_of
+from fedadb_app.reproduction.study import Comparison, Study
+from fedadb_app.reproduction.study import only as only_of
 from fedadb_app.reproduction.tables import Result
 
 

@@ -23,7 +23,7 @@ from fedadb_app.errors import DataError
 from fedadb_app.models import ImageClassifier
 from fedadb_app.reproduction.figures import plot_sweeps
 from fedadb_app.reproduction.paper import reported
-from fedadb_app.reproduction.studies import DEVICE, Study
+from fedadb_app.reproduction.study import DEVICE, Study
 from fedadb_app.reproduction.tables import (
     Number,
     Result,

@@ -11,7 +11,8 @@ from typing import Any
 import tomli_w
 
 from fedadb_app.config import Scalar
-from fedadb_app.reproduction.studies import DATASETS, Entry, study_of
+from fedadb_app.reproduction.studies import DATASETS, study_of
+from fedadb_app.reproduction.study import Entry
 
 ITEMS = ("table1", "table3", "table4", "table6", "figure2", "figure3")
 """The other tables and figures look at the same runs."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from fedadb_app.analysis.convergence import rounds_to
 from fedadb_app.comparison.tables import Reading, mean_and_std, mean_curve, targets_of
 from fedadb_app.reproduction.paper import reported
-from fedadb_app.reproduction.studies import DATASETS, Entry, Study
+from fedadb_app.reproduction.studies import DATASETS
+from fedadb_app.reproduction.study import Entry, Study
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from fedadb_app.comparison.grid import Cell
 from fedadb_app.comparison.tables import read_run, write_csv, write_markdown
 from fedadb_app.errors import DataError
 from fedadb_app.local_training import Attachment
-from fedadb_app.report.pages import spread, write_report
+from fedadb_app.report.pages import write_report
+from fedadb_app.report.run_page import spread
 from fedadb_app.results import RoundRecord, RunFolder
 from strategies import read_run_config
 

@@ -15,7 +15,8 @@ from fedadb_app.cli import main
 from fedadb_app.comparison import grid as grid_module
 from fedadb_app.flower import FlowerError, app_defaults
 from fedadb_app.reproduction import outputs
-from fedadb_app.reproduction.studies import STUDIES, only, study_of
+from fedadb_app.reproduction.studies import STUDIES, study_of
+from fedadb_app.reproduction.study import only
 
 NUMBERS_ONLY = ("table1", "table2", "table3", "table4", "table6", "figure2", "figure3", "figure4")
 NEED_MODELS = ("table5", "figure6", "figure7", "figure8", "figure9")

@@ -8,7 +8,8 @@ from helpers import REPOSITORY
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError
 from fedadb_app.flower import app_defaults
-from fedadb_app.reproduction.studies import DATASETS, METHODS, STUDIES, SWEEPS, only, study_of
+from fedadb_app.reproduction.studies import DATASETS, METHODS, STUDIES, SWEEPS, study_of
+from fedadb_app.reproduction.study import only
 from strategies import METHODS as REGISTRY
 from strategies import read_run_config
 

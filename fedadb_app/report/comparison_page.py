@@ -1,0 +1,183 @@
+"""Which sections the page of a comparison has, and what is not there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from fedadb_app.comparison.grid import Cell, is_complete
+from fedadb_app.comparison.tables import Reading, mean_curve, read_run
+from fedadb_app.errors import DataError
+from fedadb_app.report import charts
+from fedadb_app.report.charts import Line, Picture
+from fedadb_app.report.files import Table, numbers_as_text, read, read_files, read_table
+from fedadb_app.report.page import Page, Section, shown
+from fedadb_app.report.run_page import anchor_sections, heat_map, holdings
+
+
+def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
+    """Arrange what a comparison's files, and those of its runs, say."""
+    settings = read(folder / "comparison.json", _settings)
+    assert settings is not None  # its existence makes the folder a comparison's
+    rows = read(folder / "comparison.csv", read_table) or Table([], [])
+    tables = read(folder / "comparison.md", _markdown) or Markup()
+    cells = [_cell(folder, rows, row) for row in rows.rows]
+    readings, notes = [], []
+    for cell in cells:
+        try:
+            readings.append(read_run(cell, folder / "runs" / cell.name))
+        except DataError as error:
+            notes.append(f"{cell.name} is named in comparison.csv, but: {error}")
+    sections = [
+        Section(
+            "Side by side",
+            lead="" if cells else "No run has completed yet.",
+            prose=tables,
+            tables={"Every run (comparison.csv)": rows} if cells else {},
+        )
+    ]
+    for alpha in sorted({r.cell.alpha for r in readings}):
+        of_alpha = [r for r in readings if r.cell.alpha == alpha]
+        sections += _side_by_side(folder, of_alpha, titles)
+    sections.append(
+        Section("Configuration of all runs", values={k: shown(v) for k, v in settings.items()})
+    )
+    incomplete = sorted(
+        path.name for path in (folder / "runs").glob("*") if path.is_dir() and not is_complete(path)
+    )
+    notes += [f"runs/{name} did not complete and does not count." for name in incomplete]
+    if notes:
+        sections.append(Section("What is not here", notes=notes))
+    config = settings["run-config"]
+    methods = dict.fromkeys(cell.strategy for cell in cells)
+    return Page(
+        folder=folder,
+        title=f"Comparison on {Path(config['dataset']).stem}",
+        status="",
+        subtitle=[", ".join(titles.get(name, name) for name in methods)],
+        tiles=[
+            ("methods", str(len(methods))),
+            ("complete runs", str(len(readings))),
+            ("seeds", ", ".join(dict.fromkeys(str(cell.seed) for cell in cells))),
+            ("alpha", ", ".join(dict.fromkeys(f"{cell.alpha:g}" for cell in cells))),
+            ("clients", settings["federation"]["num_supernodes"]),
+            ("rounds", config["num-server-rounds"]),
+        ],
+        sections=sections,
+    )
+
+
+def _settings(text: str) -> dict[str, Any]:
+    content = numbers_as_text(text)
+    _ = content["run-config"]["dataset"], content["run-config"]["num-server-rounds"]
+    _ = content["federation"]["num_supernodes"]
+    return content
+
+
+def _markdown(text: str) -> Markup:
+    body = text.partition("\n")[2]  # the page has its own title
+    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(body))
+
+
+def _cell(folder: Path, table: Table, row: Sequence[str]) -> Cell:
+    values = dict(zip(table.header, row, strict=True))
+    try:
+        return Cell(values["strategy"], float(values["alpha"]), int(values["seed"]))
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{folder / 'comparison.csv'} cannot be read: {error}") from error
+
+
+def _side_by_side(
+    folder: Path, readings: Sequence[Reading], titles: Mapping[str, str]
+) -> list[Section]:
+    """Return the sections on the runs of one alpha."""
+    methods: dict[str, list[Reading]] = {}
+    for reading in readings:
+        title = titles.get(reading.cell.strategy, reading.cell.strategy)
+        methods.setdefault(title, []).append(reading)
+    suffix = f", alpha = {readings[0].cell.alpha:g}"
+    failures = sum(r.failures for r in readings)
+    return [
+        Section(
+            f"Accuracy over rounds{suffix}",
+            lead=(
+                "Each method's mean over seeds, thin; smoothed as in the paper (factor 0.2), bold, "
+                "before the others in grey. The band is the range over seeds."
+            ),
+            pictures=_curves(methods),
+        ),
+        *_first_runs(folder, methods, suffix),
+        Section(
+            f"Failures, time and bytes{suffix}",
+            lead=f"{failures} failures of clients in {len(readings)} runs.",
+            pictures=_mean_costs(methods),
+        ),
+    ]
+
+
+def _curves(methods: Mapping[str, Sequence[Reading]]) -> list[Picture]:
+    means = {
+        title: Line(title, *(np.array(part, float) for part in mean_curve(rs)))
+        for title, rs in methods.items()
+    }
+    highest = 1.05 * max(max(r.accuracies) for rs in methods.values() for r in rs)
+    return [
+        charts.accuracy_of_method(
+            title,
+            [Line(title, np.array(r.rounds, float), np.array(r.accuracies)) for r in rs],
+            [line for other, line in means.items() if other != title],
+            highest,
+        )
+        for title, rs in methods.items()
+    ]
+
+
+def _first_runs(
+    folder: Path, methods: Mapping[str, Sequence[Reading]], suffix: str
+) -> list[Section]:
+    """Return the sections on each method's first run, which need not have the same seed."""
+    seeds = {title: f"seed {rs[0].cell.seed}" for title, rs in methods.items()}
+    runs = {title: read_files(folder / "runs" / rs[0].cell.name) for title, rs in methods.items()}
+    strips = [
+        heat_map(run.class_accuracy, f"{title}, {seeds[title]}", wide=False)
+        for title, run in runs.items()
+        if run.class_accuracy is not None
+    ]
+    first, *_ = methods
+    held = holdings(runs[first])
+    classes = Section(
+        f"Accuracy per class{suffix}",
+        lead="Dark is 0 %, bright is 100 %. A row that goes dark is a class being forgotten.",
+        pictures=strips,
+    )
+    return [
+        classes,
+        replace(held, title=f"{held.title}{suffix}, {seeds[first]}"),
+        *(
+            replace(
+                section,
+                title=f"{section.title} of {title}{suffix}, {seeds[title]}",
+                notes=run.damaged,
+            )
+            for title, run in runs.items()
+            for section in anchor_sections(run)
+        ),
+    ]
+
+
+def _mean_costs(methods: Mapping[str, Sequence[Reading]]) -> list[Picture]:
+    return [
+        charts.bars(
+            name,
+            unit,
+            {t: float(np.mean([getattr(r, column) for r in rs])) for t, rs in methods.items()},
+        )
+        for name, unit, column in (
+            ("Seconds per round", "s", "seconds_per_round"),
+            ("Bytes per round, both ways", "MB", "megabytes_per_round"),
+        )
+    ]

@@ -1,0 +1,54 @@
+"""What a page is made of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from fedadb_app.report.charts import Picture
+from fedadb_app.report.files import Table
+
+
+@dataclass(frozen=True)
+class AnchorImage:
+    """A class anchor: its PNG as a data URL, its class, its confidence as text."""
+
+    source: str
+    name: str
+    confidence: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page, in the order in which it is shown."""
+
+    title: str
+    lead: str = ""
+    prose: Markup = field(default_factory=Markup)
+    anchors: Mapping[str, Sequence[AnchorImage]] = field(default_factory=dict)
+    pictures: Sequence[Picture] = ()
+    notes: Sequence[str] = ()
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the template shows."""
+
+    folder: Path
+    title: str
+    status: str
+    subtitle: Sequence[str]
+    tiles: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+
+
+def shown(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as TOML and JSON write them, texts without quotes."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value) or "–"
+        for key, value in values.items()
+    }

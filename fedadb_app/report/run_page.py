@@ -1,0 +1,276 @@
+"""Which sections the page of a run has, and what is not there."""
+
+import base64
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from fedadb_app.data.preparation import preparation_of
+from fedadb_app.dual_branch import dynamic_beta
+from fedadb_app.report import charts
+from fedadb_app.report.charts import Line, Picture
+from fedadb_app.report.files import Floats, RunFiles, Table, read_files
+from fedadb_app.report.page import AnchorImage, Page, Section, shown
+
+_SHOWN_ROUNDS = 6  # whose anchors are shown
+_PARTS = ("anchors", "train", "aggregate", "evaluate")
+
+
+def run_page(folder: Path, titles: Mapping[str, str]) -> Page:
+    """Arrange what one run's files say."""
+    run = read_files(folder)
+    summary = run.summary
+    status = str(summary["status"])
+    has_alpha = "alpha" in (run.partition or {})  # the summary names it whatever the rule
+    identifying = ("clients", "alpha", "seed") if has_alpha else ("clients", "seed")
+    subtitle = [
+        " · ".join(f"{key} {summary[key]}" for key in identifying if key in summary),
+        *([f"The run {status}: {summary['reason']}"] if "reason" in summary else []),
+    ]
+    if status == "running":
+        subtitle.append("The run has not ended; this page shows the rounds that have.")
+    sections = [
+        _learning(run),
+        _classes(run),
+        holdings(run),
+        *anchor_sections(run),
+        _costs(run),
+        Section("Configuration", values=_grouped(run.config)),
+    ]
+    missing = list(_missing(run))
+    if missing:
+        sections.append(Section("What is not here", notes=missing))
+    strategy = str(summary.get("strategy", "run"))
+    return Page(
+        folder=folder,
+        title=f"{titles.get(strategy, strategy)} on {Path(str(summary.get('dataset', '?'))).stem}",
+        status=status,
+        subtitle=subtitle,
+        tiles=[
+            *(
+                (label, f"{summary[key]} %")
+                for key, label in (
+                    ("final_accuracy", "final accuracy"),
+                    ("best5_accuracy", "mean of the five best rounds"),
+                    ("last50_accuracy", "mean of the last 50 rounds"),
+                )
+                if summary.get(key) is not None
+            ),
+            ("rounds", f"{summary['rounds']} of {run.num_rounds}"),
+            ("seconds", str(summary["seconds"])),
+            ("failures of clients", str(run.rounds.total("failures"))),
+        ],
+        sections=sections,
+    )
+
+
+def _learning(run: RunFiles) -> Section:
+    rounds, accuracies = _known(run.rounds, "accuracy")
+    pictures = [charts.accuracy_curve(rounds, accuracies)] if len(rounds) else []
+    losses = [Line("test", *_known(run.rounds, "loss"))]
+    losses.append(Line("clients' training, mean", *run.diagnostic("train_loss")))
+    losses = [line for line in losses if len(line.rounds)]
+    if losses:
+        pictures.append(charts.lines("Loss", "cross-entropy", losses))
+    names = [] if run.diagnostics is None else [row[1] for row in run.diagnostics.rows]
+    for name in dict.fromkeys(names):
+        if name != "train_loss":
+            caption = name.replace("_", " ")
+            pictures.append(charts.lines(caption, "", [Line(name, *run.diagnostic(name))]))
+    epsilon = Line("epsilon", *_known(run.rounds, "epsilon"))
+    if len(epsilon.rounds):
+        pictures.append(charts.lines("Privacy spent", "epsilon", [epsilon]))
+    tables = {"Every round (rounds.csv)": run.rounds}
+    if run.diagnostics is not None:
+        tables["Diagnostics (diagnostics.csv)"] = run.diagnostics
+    return Section("Learning", pictures=pictures, tables=tables)
+
+
+def _classes(run: RunFiles) -> Section:
+    table = run.class_accuracy
+    if table is None or not table.rows:
+        return Section("Accuracy per class", lead="No accuracy per class was measured.")
+    return Section(
+        "Accuracy per class",
+        pictures=[heat_map(table, "Accuracy per class", wide=True)],
+        tables={"Every evaluated round (class_accuracy.csv)": table},
+    )
+
+
+def heat_map(table: Table, caption: str, wide: bool) -> Picture:
+    """Draw ``class_accuracy.csv``."""
+    names = table.header[1:]
+    values = np.array([[float(cell or "nan") for cell in row[1:]] for row in table.rows])
+    return charts.class_heat_map(caption, table.numbers("round"), values, names, wide)
+
+
+def holdings(run: RunFiles) -> Section:
+    """Return the section on who holds what."""
+    title = "Who holds what"
+    if run.partition is None:
+        return Section(title, lead="partition.json is not there.")
+    sizes = np.array([client["size"] for client in run.partition["clients"]])
+    picture = charts.holdings(sizes, run.class_counts(), run.class_names)
+    if run.class_counts() is None:
+        lead = "The nodes hold their own data; which classes, only they know."
+    else:
+        settings = [
+            f", {key.replace('_', ' ')} {run.partition[key]}"
+            for key in ("alpha", "classes_per_client")
+            if key in run.partition
+        ]
+        lead = f"Rule {run.partition['rule']}{''.join(settings)}."
+    return Section(title, lead=lead, pictures=[picture])
+
+
+def anchor_sections(run: RunFiles) -> list[Section]:
+    """Return the section on class anchors, if the run has any."""
+    rounds, quality = _known(run.rounds, "anchor_quality")
+    pictures = []
+    if len(rounds):
+        tau = Line("tau", rounds, quality)
+        pictures.append(charts.lines("Anchor quality τ", "mean confidence", [tau], from_zero=True))
+    weights = _beta(run)
+    if weights:
+        pictures.append(charts.lines("Weight β of the local branch", "β", weights, from_zero=True))
+    images = {f"Round {t}": list(_anchor_images(run, t)) for t in spread(list(run.anchors))}
+    if not (images or pictures):
+        return []
+    lead = "Inputs optimised on the global model that the round began with." if images else ""
+    if weights:
+        lead += (
+            f" β = (t/T)^(γ τ) with T = {run.num_rounds} depends on γ, the share of classes that "
+            f"a client lacks."
+        )
+        if run.class_counts() is not None:
+            lead += " The curves are those of the clients that lack least, the median, and most."
+    return [Section("Class anchors", lead=lead.strip(), anchors=images, pictures=pictures)]
+
+
+def _beta(run: RunFiles) -> list[Line]:
+    """Return dynamic beta over rounds for some numbers of lacking classes, where it was used."""
+    own = run.config.get("fedadb", {})
+    rounds, quality = _known(run.rounds, "anchor_quality")
+    classes, counts = len(run.class_names), run.class_counts()
+    if own.get("beta") != "dynamic" or not own.get("use-lcb") or not (len(rounds) and classes):
+        return []
+    if counts is None:
+        lacking = [0, classes // 2, classes - 1]
+    else:
+        of_clients = np.sort((counts == 0).sum(axis=1))
+        lacking = [int(of_clients[i]) for i in (0, len(of_clients) // 2, -1)]
+    return [
+        Line(
+            f"lacks {m} of {classes} classes",
+            rounds,
+            np.array(
+                [
+                    dynamic_beta(int(t), run.num_rounds, m / classes, tau)
+                    for t, tau in zip(rounds, quality, strict=True)
+                ]
+            ),
+        )
+        for m in dict.fromkeys(lacking)
+    ]
+
+
+def spread(rounds: Sequence[int]) -> Sequence[int]:
+    """Choose some rounds, evenly, the first and the last among them."""
+    chosen = np.linspace(0, len(rounds) - 1, min(_SHOWN_ROUNDS, len(rounds))).round().astype(int)
+    return [rounds[i] for i in chosen]
+
+
+def _anchor_images(run: RunFiles, server_round: int) -> Iterable[AnchorImage]:
+    anchors, names = run.anchors[server_round], run.class_names
+    preparation = preparation_of(str(run.config.get("dataset", "")))
+    labels, confidences = anchors["labels"].tolist(), anchors["confidences"].numpy()
+    for image, label, confidence in zip(anchors["images"], labels, confidences, strict=True):
+        name = names[label] if label < len(names) else f"class {label}"
+        yield AnchorImage(_png(preparation.to_pixels(image)), name, str(confidence))
+
+
+def _png(pixels: Tensor) -> str:
+    """Write uint8 pixels, ``(1 or 3, height, width)``, as a data URL."""
+    rows = pixels.permute(1, 2, 0).numpy()
+    picture = Image.fromarray(rows[:, :, 0] if rows.shape[2] == 1 else rows)
+    file = io.BytesIO()
+    picture.save(file, "png")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _costs(run: RunFiles) -> Section:
+    table = run.rounds
+    title = "Failures, time and bytes"
+    if not table.rows:
+        return Section(title, lead="No round has ended.")
+    rounds = table.numbers("round")
+    failures = table.numbers("failures")
+    down, up = table.numbers("bytes_down") / 1e6, table.numbers("bytes_up") / 1e6
+    pictures = [
+        charts.stacked_seconds(rounds, {p: table.numbers(f"seconds_{p}") for p in _PARTS}),
+        charts.lines(
+            "Bytes per round",
+            "MB",
+            [Line("down", rounds, down), Line("up", rounds, up)],
+            from_zero=True,
+        ),
+    ]
+    if failures.any():
+        pictures.append(charts.bars_over_rounds("Failures of clients", "clients", rounds, failures))
+    lead = (
+        f"{table.total('clients')} usable answers of clients over {len(rounds)} rounds, "
+        f"{table.total('failures')} failures; {table.total('bytes_down')} bytes to the clients, "
+        f"{table.total('bytes_up')} bytes back."
+    )
+    return Section(title, lead=lead, pictures=pictures)
+
+
+def _missing(run: RunFiles) -> Iterable[str]:
+    yield from run.damaged
+    if not run.config:
+        yield "config.toml is not there: no configuration, and T is taken to be the rounds so far."
+    if not run.rounds.rows:
+        yield "No round has ended: there is nothing to draw over rounds."
+    elif not len(_known(run.rounds, "accuracy")[0]):
+        yield "No round was evaluated: no accuracy and no test loss."
+    if run.class_accuracy is None:
+        yield "class_accuracy.csv is not there: only a server that evaluates writes it."
+    if not run.anchors:
+        yield (
+            "anchors.safetensors is not there: the method makes no class anchors, or the run has "
+            "not come to its end."
+        )
+    elif len(run.anchors) == 1:
+        yield "The anchors of earlier rounds: snapshot-every keeps them."
+    own = run.config.get("fedadb")
+    if own:
+        if not own["use-lcb"]:
+            yield "The weight β: use-lcb=false leaves the local branch out."
+        elif own["beta"] != "dynamic":
+            yield f"β over rounds: it is fixed at {own['beta']}."
+        elif not own["use-anchors"]:
+            yield "β over rounds: without anchors τ = 0, so it is 1 for every client."
+        else:
+            yield (
+                "The β that each client used: it is computed on the client and never leaves it. "
+                "The curves follow from τ and a number of lacking classes."
+            )
+
+
+def _known(table: Table, column: str) -> tuple[Floats, Floats]:
+    """Return the rounds in which a column has a value, and the values."""
+    rounds, values = table.numbers("round"), table.numbers(column)
+    known = ~np.isnan(values)
+    return rounds[known], values[known]
+
+
+def _grouped(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the values outside of tables, then each table's."""
+    top = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    tables = {key: value for key, value in config.items() if isinstance(value, Mapping)}
+    return {name: shown(values) for name, values in {"": top, **tables}.items() if values}
