@@ -15,6 +15,7 @@ from fedadb_app.data.batches import LocalData
 from fedadb_app.data.partition import Partition, domain_partition, make_partition
 from fedadb_app.data.preparation import Preparation, preparation_of
 from fedadb_app.data.sources import ImageDataset, open_dataset, open_node_data
+from fedadb_app.data.styles import STYLED
 from fedadb_app.errors import ConfigError
 
 Labels = npt.NDArray[np.int64]
@@ -98,8 +99,8 @@ def partition_of(config: RunConfig, num_clients: int) -> Partition:
         return make_partition(labels, num_clients, config.partition, config.alpha, config.seed)
     if domains is None:
         raise ConfigError(
-            f'partition="domain" needs a data set whose images come from several domains, such as '
-            f'"pacs"; dataset="{config.dataset}" has none'
+            f'partition="domain" needs a data set whose images come from several domains: "pacs" '
+            f'or "{STYLED}"; dataset="{config.dataset}" has none'
         )
     return domain_partition(labels, domains, num_clients, config.classes_per_client, config.seed)
 

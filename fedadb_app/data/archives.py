@@ -4,6 +4,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,39 +35,61 @@ def write_npz(
 
     Its training and validation parts are merged, as in the lineage (FedSOL).
     """
+    largest = -1
+    with _opened(path, needed) as archive:
+        present = set(archive.namelist())
+        for part, candidates in (("train", ("train", "val")), ("test", ("test",))):
+            members = [m for m in candidates if f"{m}_images.npy" in present]
+            if not members:
+                continue
+            per_member = {m: _npz_labels(archive, path, m) for m in members}
+            counts = {m: len(member) for m, member in per_member.items()}
+            _copy_images(archive, path, counts, folder / f"{part}_images.npy")
+            labels = np.concatenate(list(per_member.values()))
+            np.save(folder / f"{part}_labels.npy", labels)
+            largest = max(largest, int(labels.max()))
+    if largest >= MOST_CLASSES:
+        raise DataError(f"{path} has a label {largest}; labels must be below {MOST_CLASSES}")
+    if class_names is None:
+        class_names = [str(c) for c in range(largest + 1)]
+    _check_labels(path, largest, len(class_names))
+    check_parts_agree(folder, path)
+    return class_names
+
+
+def read_part(
+    path: Path, part: str, num_classes: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Read the images, ``(N, channels, height, width)``, and labels of one part into memory."""
+    with _opened(path, (part,)) as archive:
+        labels = _npz_labels(archive, path, part)
+        images = np.concatenate(list(_image_slices(archive, path, part, len(labels))))
+    _check_labels(path, int(labels.max()), num_classes)
+    return images, labels
+
+
+@contextmanager
+def _opened(path: Path, needed: Sequence[str]) -> Iterator[zipfile.ZipFile]:
+    """Open an archive that has these parts; what is damaged in it is a `DataError`."""
     try:
         with zipfile.ZipFile(path) as archive:
-            present = set(archive.namelist())
-            missing = [p for p in needed if f"{p}_images.npy" not in present]
+            missing = [p for p in needed if f"{p}_images.npy" not in archive.namelist()]
             if missing:
                 raise DataError(
                     f"{path} has no array {missing[0]}_images; a file in MedMNIST layout has "
                     f"train_images, train_labels, test_images, test_labels (val_* are optional)"
                 )
-            largest = -1
-            for part, candidates in (("train", ("train", "val")), ("test", ("test",))):
-                members = [m for m in candidates if f"{m}_images.npy" in present]
-                if not members:
-                    continue
-                per_member = {m: _npz_labels(archive, path, m) for m in members}
-                counts = {m: len(member) for m, member in per_member.items()}
-                _copy_images(archive, path, counts, folder / f"{part}_images.npy")
-                labels = np.concatenate(list(per_member.values()))
-                np.save(folder / f"{part}_labels.npy", labels)
-                largest = max(largest, int(labels.max()))
+            yield archive
     except _DAMAGE as error:
         raise DataError(f"{path} is damaged or no .npz file: {error}") from error
-    if largest >= MOST_CLASSES:
-        raise DataError(f"{path} has a label {largest}; labels must be below {MOST_CLASSES}")
-    if class_names is None:
-        class_names = [str(c) for c in range(largest + 1)]
-    if largest >= len(class_names):
+
+
+def _check_labels(path: Path, largest: int, num_classes: int) -> None:
+    if largest >= num_classes:
         raise DataError(
-            f"{path} has a label {largest}, but there are only {len(class_names)} classes; "
+            f"{path} has a label {largest}, but there are only {num_classes} classes; "
             f"labels count from 0"
         )
-    check_parts_agree(folder, path)
-    return class_names
 
 
 def _npz_labels(archive: zipfile.ZipFile, path: Path, part: str) -> npt.NDArray[np.int64]:

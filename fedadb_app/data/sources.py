@@ -31,6 +31,7 @@ from fedadb_app.data.folders import (
     write_folder,
     write_node_folder,
 )
+from fedadb_app.data.styles import STYLED, write_styles
 from fedadb_app.errors import DataError
 
 _FORMAT = 1  # raise when the prepared files change, so that old caches are not read
@@ -93,8 +94,9 @@ def open_dataset(name: str, data_dir: str, *, download: bool = False) -> ImageDa
     ----------
     name : str
         ``digits``, a 2-D MedMNIST flag (``pathmnist``, ``pathmnist_64``, …), ``svhn``,
-        ``cifar10``, ``cifar100``, ``cinic10``, ``pacs`` (``pacs_64``, ``pacs_128``), the path of
-        an ``.npz`` file in MedMNIST layout, or the path of a folder of class folders.
+        ``cifar10``, ``cifar100``, ``cinic10``, ``pacs`` (``pacs_64``, ``pacs_128``),
+        ``pathmnist-styles``, the path of an ``.npz`` file in MedMNIST layout, or the path of a
+        folder of class folders.
     data_dir : str
         Where official files lie; ``""`` is the cache folder.
     download : bool
@@ -190,8 +192,9 @@ def _find_source(name: str, data_dir: str, download: bool) -> _Source:
     if name in _PACS:
         write = functools.partial(write_domains, side=_PACS[name])
         return _folder_source(name, home / "pacs", "*/*/*", write)
-    names, official = _medmnist(name)
-    path = home / f"{name}.npz"
+    flag, write_flag = ("pathmnist", write_styles) if name == STYLED else (name, write_npz)
+    names, official = _medmnist(flag)
+    path = home / f"{flag}.npz"
 
     def fetch(folder: Path) -> None:
         from torchvision.datasets.utils import download_url
@@ -199,7 +202,7 @@ def _find_source(name: str, data_dir: str, download: bool) -> _Source:
         download_url(official["url"], folder, path.name, official["md5"])
 
     _need(name, home, [path], fetch if download else None)
-    return _Source(name, _stamp([path], names), lambda f: write_npz(path, names, f))
+    return _Source(name, _stamp([path], names), lambda f: write_flag(path, names, f))
 
 
 def _label(path: Path) -> str:
@@ -294,7 +297,7 @@ _PACS = {"pacs": 224, "pacs_64": 64, "pacs_128": 128}
 """Side of the images, which are 227x227 in the official files; 224 is InceptionV1's own."""
 
 
-_OTHERS = (*_TORCHVISION, "cinic10", *_PACS)
+_OTHERS = (*_TORCHVISION, "cinic10", *_PACS, STYLED)
 
 
 def _torchvision_source(name: str, home: Path, download: bool) -> _Source:

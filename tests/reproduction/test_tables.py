@@ -170,7 +170,7 @@ def test_no_run_no_targets():
         ("fedadb", "FedADB"),
         ("feddecorr", TITLES["feddecorr"]),
         ("cifar10 0.05", "CIFAR-10, α = 0.05"),
-        ("pacs_64", "PACS (64 pixels)"),
+        ("pacs", "PACS"),
         ("use-lcb=false", "use-lcb=false"),
         ("beta=dynamic", "beta=dynamic"),
         ("fedadb.anchor-l2=0.0", "fedadb.anchor-l2=0.0"),
