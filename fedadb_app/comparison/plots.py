@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedadb_app.comparison.tables import Reading, mean_curve
 
@@ -46,16 +47,13 @@ def plot_classes(readings: Sequence[Reading], titles: Mapping[str, str], path: P
     figure = Figure(figsize=(8, 0.5 + 1.25 * len(first)), layout="constrained")
     rows = figure.subplots(len(first), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, reading) in zip(rows, first.items(), strict=True):
-        image = axes.imshow(
-            reading.class_accuracy.T,
-            aspect="auto",
-            vmin=0,
-            vmax=100,
-            cmap="viridis",
-            interpolation="nearest",
-        )
+        ends = np.array([0, *reading.rounds]) + 0.5  # a column fills the rounds up to its own
+        classes = np.arange(reading.class_accuracy.shape[1] + 1) - 0.5
+        image = axes.pcolormesh(ends, classes, reading.class_accuracy.T, vmin=0, vmax=100)
+        axes.invert_yaxis()
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(titles[name], fontsize="small", loc="left")
         axes.set_ylabel("class", fontsize="small")
-    rows[-1].set_xlabel("evaluated round")
+    rows[-1].set_xlabel("round")
     figure.colorbar(image, ax=list(rows), label="accuracy (%)", shrink=0.6)
     figure.savefig(path, dpi=150)
