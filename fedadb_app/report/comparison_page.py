@@ -14,9 +14,9 @@ from fedadb_app.comparison.tables import Reading, mean_curve, read_run
 from fedadb_app.errors import DataError
 from fedadb_app.report import charts
 from fedadb_app.report.charts import Line, Picture
-from fedadb_app.report.files import Table, numbers_as_text, read, read_files, read_table
 from fedadb_app.report.page import Page, Section, shown
 from fedadb_app.report.run_page import anchor_sections, heat_map, holdings
+from fedadb_app.run_files import Table, numbers_as_text, read, read_files, read_table
 
 
 def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
