@@ -34,7 +34,7 @@ from fedadb_app.comparison.grid import (
 from fedadb_app.comparison.plots import plot_classes, plot_curves
 from fedadb_app.comparison.tables import Reading, read_run, write_csv, write_markdown
 from fedadb_app.config import Scalar
-from fedadb_app.errors import ConfigError
+from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.flower import FlowerRun, Simulation, app_defaults
 from strategies import METHODS, read_run_config
 
@@ -66,7 +66,7 @@ def compare(
             failed = run_comparison(folder, grid, app, reference)
         out.print(f"tables and pictures: {folder}", soft_wrap=True, markup=False)
         if failed:
-            fail(f"{len(failed)} runs failed and do not count; run the same command again")
+            fail(f"{len(failed)} runs failed or cannot be counted; run the same command again")
 
 
 def read_grid(
@@ -142,11 +142,16 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
             return watch(progress, flower_run, target, rounds, cell.name, parent=overall)
 
         for outcome in run_missing(folder, grid, app, show):
-            if outcome.folder is None:
-                failed.append(outcome)
-                progress.console.print(f"[red]{outcome.cell.name}[/] {escape(outcome.reason)}")
+            reason = outcome.reason
+            if outcome.folder is not None:
+                try:
+                    readings.append(read_run(outcome.cell, outcome.folder))
+                except DataError as error:  # the others are worth having
+                    reason = str(error)
+            if reason:
+                failed.append(Outcome(outcome.cell, None, reason))
+                progress.console.print(f"[red]{outcome.cell.name}[/] {escape(reason)}")
                 continue
-            readings.append(read_run(outcome.cell, outcome.folder))
             write_csv(readings, folder / "comparison.csv")
             write_markdown(readings, TITLES, reference, folder / "comparison.md")
             progress.update(overall, description=f"{len(readings)} of {len(cells)} runs")

@@ -9,9 +9,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from fedadb_app.analysis.runs import read_configuration
+from fedadb_app.checkpoint import MAY_DIFFER
 from fedadb_app.config import Scalar
-from fedadb_app.errors import ConfigError
-from fedadb_app.flower import FlowerError, FlowerRun, Simulation, read_summary
+from fedadb_app.errors import ConfigError, DataError, FedADBError
+from fedadb_app.flower import FlowerError, FlowerRun, Simulation, flatten, read_summary
+from fedadb_app.run_files import read
 
 CELL_KEYS = ("strategy", "seed", "alpha", "output-dir", "run-name")
 """Keys that a comparison sets itself."""
@@ -67,7 +70,7 @@ class Grid:
         return {**self.defaults, **self.values}
 
     def shared(self) -> dict[str, Any]:
-        """Return what must be equal for two calls to fill one folder."""
+        """Return what must be equal for two calls to fill one folder, but for `MAY_DIFFER`."""
         shared = {key: value for key, value in self.effective.items() if key not in CELL_KEYS}
         return {"run-config": shared, "federation": asdict(self.simulation)}
 
@@ -92,6 +95,8 @@ def open_folder(folder: Path, grid: Grid) -> FileLock:
     ------
     ConfigError
         If the folder belongs to a comparison with other settings, or another call works in it.
+    DataError
+        If what it says of its settings is damaged.
     """
     settings = folder / "comparison.json"
     lock = FileLock(folder / ".lock")
@@ -102,31 +107,48 @@ def open_folder(folder: Path, grid: Grid) -> FileLock:
         raise ConfigError(f"another call of `fedadb` is working in {folder}") from error
     except OSError as error:
         raise ConfigError(f"--output {folder} cannot be written to: {error.strerror}") from error
-    if settings.exists():
-        try:
-            before = json.loads(settings.read_text())
-        except ValueError as error:
-            lock.release()
-            raise ConfigError(f"{settings} is damaged: choose another --output") from error
-        now = json.loads(json.dumps(grid.shared()))
-        differing = sorted(
-            f"{table}.{key}"
-            for table in now
-            for key in before[table].keys() | now[table].keys()
-            # what an older version did not know was as it is by default
-            if before[table].get(key, grid.defaults.get(key)) != now[table].get(key)
-        )
-        if differing:
-            lock.release()
-            raise ConfigError(
-                f"{folder} holds a comparison with other settings ({', '.join(differing)}); "
-                f"choose another --output"
-            )
-    else:
+    try:
+        check_settings(folder, grid)
+    except FedADBError:
+        lock.release()
+        raise
+    if not settings.exists():
         temporary = settings.with_suffix(".tmp")
         temporary.write_text(json.dumps(grid.shared(), indent=1) + "\n")
         os.replace(temporary, settings)
     return lock
+
+
+def check_settings(folder: Path, grid: Grid) -> None:
+    """Check that a folder is free, or holds a comparison with the same settings.
+
+    Raises
+    ------
+    ConfigError
+        If the settings are others.
+    DataError
+        If ``comparison.json`` is damaged.
+    """
+    now = grid.shared()
+
+    def parse(text: str) -> dict[str, dict[str, Any]]:
+        content = json.loads(text)
+        return {table: dict(content[table]) for table in now}
+
+    settings = folder / "comparison.json"
+    before = (read(settings, parse) if settings.exists() else None) or now
+    differing = sorted(
+        f"{table}.{key}"
+        for table in now
+        for key in (before[table].keys() | now[table].keys()) - MAY_DIFFER
+        # what an older version did not know was as it is by default
+        if before[table].get(key, grid.defaults.get(key)) != now[table].get(key)
+    )
+    if differing:
+        raise ConfigError(
+            f"{folder} holds a comparison with other settings ({', '.join(differing)}); "
+            f"choose another --output"
+        )
 
 
 def is_complete(folder: Path) -> bool:
@@ -134,16 +156,46 @@ def is_complete(folder: Path) -> bool:
     return read_summary(folder).get("status") == "completed"
 
 
+def check_configuration(folder: Path, grid: Grid, cell: Cell) -> None:
+    """Check that the run in a folder is the one that a cell asks for.
+
+    Raises
+    ------
+    DataError
+        If its ``config.toml`` has another value, or cannot be read.
+    """
+    asked = {**grid.effective, **asdict(cell)}
+    # what an older version did not write was as it is by default
+    found = {**grid.defaults, **flatten(read_configuration(folder))}
+    for key in found:
+        table = key.rpartition(".")[0]  # a run writes no other method's
+        if table in ("", cell.strategy) and key not in MAY_DIFFER and found[key] != asked.get(key):
+            has, wants = (
+                json.dumps(value, ensure_ascii=False, default=str)
+                for value in (found[key], asked.get(key))
+            )
+            raise DataError(
+                f"{folder} holds another run: its config.toml says {key} = {has}, asked for is "
+                f"{wants}; it does not count: move it away, and the right one is run"
+            )
+
+
 def run_missing(folder: Path, grid: Grid, app: Path, watch: Watch) -> Iterator[Outcome]:
     """Run the cells that are not complete, yielding each cell's outcome in order.
 
     A folder that an interrupted run left behind is kept under another name. A run counts only if
-    Flower says ``finished:completed`` and its summary says ``completed``.
+    Flower says ``finished:completed`` and its summary says ``completed``; one that was complete
+    before, if it is the one that the cell asks for.
     """
     for cell in grid.cells():
         target = folder / "runs" / cell.name
         if is_complete(target):
-            yield Outcome(cell, target)
+            try:
+                check_configuration(target, grid, cell)
+            except DataError as error:
+                yield Outcome(cell, None, str(error))
+            else:
+                yield Outcome(cell, target)
             continue
         set_aside(target)
         values = {

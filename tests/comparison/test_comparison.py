@@ -1,10 +1,12 @@
 """A comparison: which runs it makes, what counts, and the numbers in its tables."""
 
 import csv
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import tomli_w
 from helpers import REPOSITORY, write_run
 from typer.testing import CliRunner
 
@@ -19,7 +21,7 @@ from fedadb_app.comparison.tables import (
     write_csv,
     write_markdown,
 )
-from fedadb_app.errors import ConfigError
+from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.flower import FlowerError, Simulation
 
 TITLES = {"fedavg": "FedAvg", "fedadb": "FedADB"}
@@ -50,6 +52,7 @@ class Runs:
             write_run(folder, [10.0])
             return "finished:failed", "Simulation Runtime crashed"
         write_run(folder, [10.0, 20.0, 30.0], status=end)
+        (folder / "config.toml").write_text(tomli_w.dumps(values))
         return f"finished:{end}", "details"
 
 
@@ -106,6 +109,85 @@ def test_other_settings_are_refused_and_named(tmp_path, grid):
         open_folder(tmp_path, replace(grid, defaults={"momentum": 0.5}))
     more_seeds = replace(grid, strategies=("fedavg",), alphas=(0.5,), seeds=(7,))
     open_folder(tmp_path, more_seeds).release()  # what varies may grow
+
+
+def test_where_things_lie_and_how_patient_a_run_is_may_differ(tmp_path, grid):
+    open_folder(tmp_path, replace(grid, values={**grid.values, "data-dir": "/here"})).release()
+    other = {"data-dir": "/there", "device": "cpu", "round-timeout": 9.0, "snapshot-every": 1}
+    open_folder(tmp_path, replace(grid, values={**grid.values, **other})).release()
+    open_folder(tmp_path, grid).release()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "lacks 'run-config'"),
+        ('{"run-config": {"num-server-rounds": 3}}', "lacks 'federation'"),
+        ('{"run-config": 3, "federation": {}}', "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"run-config": {"num-', "cannot be read"),
+    ],
+)
+def test_damaged_settings_are_named(tmp_path, grid, text, said):
+    settings = tmp_path / "comparison.json"
+    settings.write_text(text)
+    with pytest.raises(DataError, match=rf"comparison\.json.*{said}"):
+        open_folder(tmp_path, grid)
+    assert settings.read_text() == text
+    settings.unlink()
+    open_folder(tmp_path, grid).release()  # nothing is locked
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('strategy = "fedadb"', 'strategy = "fedadb", asked for is "fedavg"'),
+        ("seed = 1", "seed = 1, asked for is 0"),
+        ("alpha = 0.5", r"alpha = 0\.5, asked for is 0\.1"),
+        ("num-server-rounds = 2", "num-server-rounds = 2, asked for is 3"),
+        ("momentum = 0.5", r"momentum = 0\.5, asked for is 0\.9"),
+        ("[fedavg]\nrate = 2", "fedavg.rate = 2, asked for is 1"),
+        ("[fedavg]\nnew = 2", "fedavg.new = 2, asked for is null"),
+        ("seed = ", "damaged"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_complete_run_that_is_another_one_stays_and_does_not_count(
+    monkeypatch, tmp_path, grid, config, said
+):
+    defaults = {"strategy": "fedadb", "alpha": 0.1, "seed": 0, "num-server-rounds": 3}
+    defaults |= {"momentum": 0.9, "fedavg.rate": 1}
+    grid = replace(grid, defaults=defaults)
+    folder = tmp_path / "runs" / "fedavg-alpha0.1-seed0"
+    write_run(folder, [10.0, 20.0, 30.0])
+    if config is not None:
+        other = "" if config.startswith("strategy") else 'strategy = "fedavg"\n'
+        (folder / "config.toml").write_text(other + config)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    runs = Runs(monkeypatch)
+    bad, *good = run_missing(tmp_path, grid, REPOSITORY, runs.watch)
+    assert bad.folder is None
+    assert re.search(rf"{folder}.*{said}", bad.reason)
+    assert all(outcome.folder is not None for outcome in good)
+    assert "fedavg-alpha0.1-seed0" not in runs.started
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_run_of_an_older_version_that_lay_elsewhere_counts(monkeypatch, tmp_path, grid):
+    """It wrote fewer keys: what it did not know was as it is by default."""
+    grid = replace(grid, defaults={**grid.defaults, "privacy": "none", "fedadb.beta": "dynamic"})
+    folder = tmp_path / "runs" / "fedavg-alpha0.1-seed0"
+    write_run(folder, [10.0, 20.0, 30.0])
+    written = {"strategy": "fedavg", "alpha": 0.1, "seed": 0, "num-server-rounds": 3}
+    elsewhere = {"data-dir": "/there", "output-dir": "/there", "run-name": "x", "device": "cuda"}
+    text = tomli_w.dumps({**written, **elsewhere, "packages": {"python": "3.11"}})
+    (folder / "config.toml").write_text(text)
+    runs = Runs(monkeypatch)
+    first, *_ = run_missing(tmp_path, grid, REPOSITORY, runs.watch)
+    assert first.folder == folder
+    private = replace(grid, values={**grid.values, "privacy": "local"})
+    first, *_ = run_missing(tmp_path, private, REPOSITORY, runs.watch)
+    assert 'privacy = "none", asked for is "local"' in first.reason
 
 
 def test_two_calls_do_not_work_in_one_folder(tmp_path, grid):
@@ -215,7 +297,15 @@ def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_pa
         present
     )
     runs.ends.clear()
-    result = call(*arguments)
+    unreadable = tmp_path / "runs" / "fedavg-alpha0.1-seed0" / "rounds.csv"
+    whole = unreadable.read_text()
+    unreadable.unlink()
+    result = call(*arguments)  # what is missing is run nevertheless
+    assert result.exit_code == 1
+    assert "cannot be read" in result.output
+    assert "1 runs failed or cannot be counted" in result.output
+    unreadable.write_text(whole)
+    result = call(*arguments, "-c", 'data-dir="/elsewhere"')
     assert result.exit_code == 0, result.output
     assert runs.started.count("fedadb-alpha0.1-seed1") == 2
     assert len(runs.started) == 5

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tomli_w
 from helpers import REPOSITORY, read_csv, serve, write_run
 from PIL import Image
 from typer.testing import CliRunner
@@ -50,6 +51,7 @@ class Flower:
             top = 40.0 + 3 * len(values["strategy"]) + values["seed"]
             curve = [top * t / rounds for t in range(1, rounds + 1)]
             write_run(folder, curve, status=end, classes=((80.0, 0.0), (20.0, 40.0)))
+            (folder / "config.toml").write_text(tomli_w.dumps(values))
         return f"finished:{end}", "out of memory"
 
 
