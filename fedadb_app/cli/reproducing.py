@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.checkpoint import MAY_DIFFER
 from fedadb_app.cli.common import (
     TITLES,
@@ -25,7 +26,15 @@ from fedadb_app.cli.common import (
 )
 from fedadb_app.cli.comparing import check_grid, run_comparison
 from fedadb_app.cli.reading import open_run
-from fedadb_app.comparison.grid import CELL_KEYS, Cell, Grid, is_complete, open_folder
+from fedadb_app.comparison.grid import (
+    CELL_KEYS,
+    Cell,
+    Grid,
+    check_configuration,
+    check_settings,
+    is_complete,
+    open_folder,
+)
 from fedadb_app.comparison.tables import Reading, read_run
 from fedadb_app.config import Scalar
 from fedadb_app.data.sources import open_dataset
@@ -82,6 +91,8 @@ def _varied(study: Study, seeds: str, rounds: int, values: Mapping[str, Scalar])
         study = replace(study, seeds=numbers("--seeds", seeds, int))
     if rounds:
         study = study.in_rounds(rounds)
+    if len(study.seeds) != (wanted := len(study_of(study.item, "full").seeds)):
+        study = study.otherwise(f"Number of seeds: {len(study.seeds)} instead of {wanted}.")
     other = {key: value for key, value in values.items() if key not in MAY_DIFFER}
     return study.otherwise(f"With {as_assignments(other)}.") if other else study
 
@@ -124,25 +135,33 @@ def _reproduce(
             problems.append(text)
             err.print(f"[red]{study.item}:[/] {escape(text)}", soft_wrap=True)
 
+    data_dir = str(grids[0][1].effective["data-dir"])
+
+    def open_here(run_folder: Path) -> SavedRun:
+        run = open_run(run_folder)  # its data may lie elsewhere by now
+        where = {"data_dir": data_dir or run.config.data_dir}
+        return replace(run, config=run.config.model_copy(update=where))
+
     runs = sum(len(list(grid.cells())) for _, grid in grids)
     summary = f"{study.item}: {study.title}; {runs} runs. {study.changed}"
     out.print(summary, soft_wrap=True, markup=False)
-    for comparison, grid in grids:
-        target = folder / comparison.setting.name
-        with open_folder(target, grid):
-            if all(is_complete(target / "runs" / cell.name) for cell in grid.cells()):
-                continue
-            try:  # before Flower starts a run that must fail
-                data_dir = str(grid.effective["data-dir"])
-                open_dataset(comparison.setting.dataset, data_dir, download=True)
-            except DataError as error:
-                complain(str(error))
-                continue
-            for outcome in run_comparison(target, grid, app, grid.strategies[0]):
-                complain(f"{comparison.setting.name}/{outcome.cell.name}: {outcome.reason}")
     try:
-        results = _results(study, folder, complain)
-        page = write(Reproduction(study, results, open_run, TITLES, folder))
+        for comparison, grid in grids:  # all before the first run
+            check_settings(folder / comparison.setting.name, grid)
+        for comparison, grid in grids:
+            target = folder / comparison.setting.name
+            with open_folder(target, grid):
+                if all(is_complete(target / "runs" / cell.name) for cell in grid.cells()):
+                    continue
+                try:  # before Flower starts a run that must fail
+                    open_dataset(comparison.setting.dataset, data_dir, download=True)
+                except DataError as error:
+                    complain(str(error))
+                    continue
+                for outcome in run_comparison(target, grid, app, grid.strategies[0]):
+                    complain(f"{comparison.setting.name}/{outcome.cell.name}: {outcome.reason}")
+        results = _results(study, grids, folder, complain)
+        page = write(Reproduction(study, results, open_here, TITLES, folder, complain))
     except (FedADBError, OSError) as error:  # the other items are worth having
         complain(str(error))
     else:
@@ -150,18 +169,26 @@ def _reproduce(
     return problems
 
 
-def _results(study: Study, folder: Path, complain: Callable[[str], None]) -> list[Result]:
+def _results(
+    study: Study,
+    grids: Sequence[tuple[Comparison, Grid]],
+    folder: Path,
+    complain: Callable[[str], None],
+) -> list[Result]:
     """Return every entry of a study with the runs of it that are complete."""
+    grid_of = {comparison.setting.name: grid for comparison, grid in grids}
     results = []
     for entry in study.entries:
         cells = [Cell(entry.strategy, entry.alpha, seed) for seed in study.seeds]
-        runs = folder / entry.setting.name / "runs"
+        name = entry.setting.name
+        runs = folder / name / "runs"
         found: dict[Path, Reading] = {}
         for cell in cells:
             if is_complete(runs / cell.name):
                 try:
+                    check_configuration(runs / cell.name, grid_of[name], cell)
                     found[runs / cell.name] = read_run(cell, runs / cell.name)
                 except DataError as error:  # the others are worth having
-                    complain(str(error))
+                    complain(f"{name}/{cell.name}: {error}")
         results.append(Result(entry, list(found.values()), list(found)))
     return results

@@ -1,8 +1,9 @@
 """What each table and figure is written as: a page, the numbers as CSV, and pictures."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fedadb_app.analysis.anchor_privacy import AnchorPrivacy, anchor_privacy, plot_anchors
 from fedadb_app.analysis.embeddings import (
@@ -19,7 +20,7 @@ from fedadb_app.analysis.landscape import Surface, loss_surface, plot_surfaces
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.comparison.plots import plot_classes, plot_curves
 from fedadb_app.data.batches import LocalData
-from fedadb_app.errors import DataError
+from fedadb_app.errors import DataError, FedADBError
 from fedadb_app.models import ImageClassifier
 from fedadb_app.reproduction.figures import plot_sweeps
 from fedadb_app.reproduction.paper import reported
@@ -33,6 +34,9 @@ from fedadb_app.reproduction.tables import (
     write_csv,
     write_page,
 )
+
+T = TypeVar("T")
+Found = TypeVar("Found")
 
 _OURS = "Each cell: ours (the paper's, the difference)."
 _BEST5 = (
@@ -57,6 +61,8 @@ class Reproduction:
         Method name -> how papers write it.
     folder : Path
         Where to.
+    complain : Callable
+        Says what is missing; what it has said before, it does not repeat.
     """
 
     study: Study
@@ -64,6 +70,7 @@ class Reproduction:
     open_run: Callable[[Path], SavedRun]
     methods: Mapping[str, str]
     folder: Path
+    complain: Callable[[str], None]
 
     def path(self, suffix: str) -> Path:
         """Return the item's file of a kind."""
@@ -100,16 +107,34 @@ class Reproduction:
         """Open the run of an entry's first seed."""
         return self.open_run(result.folders[0])
 
+    def look(self, things: Mapping[str, T], into: Callable[[T], Found]) -> Mapping[str, Found]:
+        """Return what is found in each thing; say what cannot be looked into.
+
+        Raises
+        ------
+        FedADBError
+            If nothing can.
+        """
+        found, errors = {}, []
+        for name, thing in things.items():
+            try:
+                found[name] = into(thing)
+            except FedADBError as error:  # the others are worth having
+                errors.append(error)
+                self.complain(str(error))
+        if not found:
+            raise errors[0]
+        return found
+
 
 def write(reproduction: Reproduction) -> Path:
     """Write a table or figure from the runs that are complete; return its page.
 
     Raises
     ------
-    DataError
-        If no run is complete, or a run's data are not on this machine, or its model is not kept.
-    TrainingError
-        If a model has no finite Hessian or loss.
+    FedADBError
+        If no run is complete, or none can be looked into: its data are not on this machine, its
+        model is not kept or is damaged, or has no finite Hessian or loss.
     """
     if not reproduction.complete:
         raise DataError("no run is complete, so there is nothing to write")
@@ -145,25 +170,24 @@ def _measured(column: str, values: Mapping[str, float]) -> list[Number]:
     return [Number(row, column, [float(value)], None) for row, value in values.items()]
 
 
-def _spectra(it: Reproduction) -> Iterator[tuple[str, ImageClassifier, LocalData, Spectrum]]:
-    """Yield each method, its final model, training images, and the leading eigenpairs on them."""
-    for result in it.complete:
-        run = it.run(result)
-        model, data = run.model(run.chosen(None)), training_sample(run)
-        yield result.entry.row, model, data, top_eigenpairs(model, data)
+def _spectrum(run: SavedRun) -> tuple[ImageClassifier, LocalData, Spectrum]:
+    """Return a run's final model, training images, and the leading eigenpairs on them."""
+    model, data = run.model(run.chosen(run.config.num_server_rounds)), training_sample(run)
+    return model, data, top_eigenpairs(model, data)
 
 
 def _spectrum_table(it: Reproduction) -> None:
+    def look(result: Result) -> Sequence[float]:
+        _, _, spectrum = _spectrum(it.run(result))
+        return spectrum.eigenvalues[0], spectrum.anisotropy, spectrum.accuracy
+
+    found = it.look({r.entry.row: r for r in it.complete}, look)
     numbers = []
-    for method, _, _, spectrum in _spectra(it):
-        measured = {
-            "lambda1": spectrum.eigenvalues[0],
-            "lambda1/lambda5": spectrum.anisotropy,
-            "training accuracy": spectrum.accuracy,
-        }
-        for name, value in measured.items():
+    for method in (r.entry.row for r in it.results):
+        for place, name in enumerate(("lambda1", "lambda1/lambda5", "training accuracy")):
             paper = reported().get(("table5", DEVICE, method, name))
-            numbers.append(Number(name, method, [value], paper.value if paper else None))
+            values = [found[method][place]] if method in found else []
+            numbers.append(Number(name, method, values, paper.value if paper else None))
     it.page(
         {"": numbers},
         f"The five algebraically largest eigenvalues of the training loss's Hessian at the final "
@@ -206,12 +230,14 @@ def _classes(it: Reproduction) -> None:
 
 
 def _surfaces(it: Reproduction) -> None:
-    surfaces: dict[str, Surface] = {}
-    numbers: list[Number] = []
-    for method, model, data, spectrum in _spectra(it):
+    def look(result: Result) -> Surface:
+        model, data, spectrum = _spectrum(it.run(result))
         first, second = spectrum.eigenvectors[:2]
-        surface = loss_surface(model, data, first, second)
-        surfaces[it.methods[method]] = surface
+        return loss_surface(model, data, first, second)
+
+    surfaces = it.look({r.entry.row: r for r in it.complete}, look)
+    numbers: list[Number] = []
+    for method, surface in surfaces.items():
         centre = len(surface.offsets) // 2
         numbers += _measured(
             method,
@@ -221,7 +247,7 @@ def _surfaces(it: Reproduction) -> None:
             },
         )
     picture = it.path(".png")
-    plot_surfaces(surfaces, picture)
+    plot_surfaces({it.methods[method]: s for method, s in surfaces.items()}, picture)
     it.page(
         {"": numbers},
         "Training loss along the two leading eigenvectors of its Hessian, of length one.",
@@ -229,26 +255,28 @@ def _surfaces(it: Reproduction) -> None:
     )
 
 
-def _stages(run: SavedRun) -> Mapping[str, Embedding]:
-    """Return features of real images and anchors at the first kept round and at the last."""
-    stages = {}
-    for server_round in dict.fromkeys((next(iter(run.kept)), run.chosen(None))):
-        model = run.model(server_round)
-        features = features_of(model, run.anchors(model, server_round), run)
-        stages[f"round {server_round}"] = features
-    return stages
+def _stages(it: Reproduction, run: SavedRun) -> Mapping[str, Embedding]:
+    """Return features of real images and anchors at the first snapshot and at the last round."""
+
+    def look(server_round: int) -> Embedding:
+        model = run.model(run.chosen(server_round))
+        return features_of(model, run.anchors(model, server_round), run)
+
+    early = int(it.complete[0].entry.setting.values["snapshot-every"])
+    rounds = early, run.config.num_server_rounds
+    return it.look({f"round {server_round}": server_round for server_round in rounds}, look)
 
 
 def _tsne(it: Reproduction) -> None:
     run = it.run(it.complete[0])
-    placed = {stage: tsne(space, run.config.seed) for stage, space in _stages(run).items()}
+    placed = {stage: tsne(space, run.config.seed) for stage, space in _stages(it, run).items()}
     picture = it.path(".png")
     plot_tsne(placed, picture)
     it.page({}, "Features of test images (dots) and class anchors (stars), by t-SNE.", [picture])
 
 
 def _components(it: Reproduction) -> None:
-    stages = _stages(it.run(it.complete[0]))
+    stages = _stages(it, it.run(it.complete[0]))
     projected = {stage: pca(space) for stage, space in stages.items()}
     picture = it.path(".png")
     plot_pca_and_correlation(projected, picture)
@@ -273,14 +301,14 @@ def _components(it: Reproduction) -> None:
 
 
 def _anchors(it: Reproduction) -> None:
-    groups: dict[str, AnchorPrivacy] = {}
-    numbers: list[Number] = []
-    for result in it.complete:
+    def look(result: Result) -> AnchorPrivacy:
         run = it.run(result)
-        last = run.chosen(None)
-        found = anchor_privacy(run.anchors(run.model(last), last), run)
-        name = title_of(result.entry.column, it.methods)
-        groups[name] = found
+        last = run.chosen(run.config.num_server_rounds)
+        return anchor_privacy(run.anchors(run.model(last), last), run)
+
+    groups = it.look({title_of(r.entry.column, it.methods): r for r in it.complete}, look)
+    numbers: list[Number] = []
+    for name, found in groups.items():
         numbers += _measured(
             name,
             {

@@ -104,7 +104,7 @@ class Study:
     entries : Sequence[Entry]
         What it consists of.
     changed : str
-        What it does otherwise than the paper, but for its seeds; empty if nothing.
+        What it does otherwise than the paper, but for its number of seeds; empty if nothing.
     """
 
     item: str

@@ -3,6 +3,7 @@
 import functools
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +13,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedadb_app.cli import main
+from fedadb_app.cli.common import TITLES
+from fedadb_app.cli.reading import open_run
 from fedadb_app.comparison import grid as grid_module
 from fedadb_app.flower import FlowerError, app_defaults
 from fedadb_app.reproduction import outputs
+from fedadb_app.reproduction.outputs import Reproduction
 from fedadb_app.reproduction.studies import STUDIES, study_of
 from fedadb_app.reproduction.study import only
+from fedadb_app.reproduction.tables import Result
 
 NUMBERS_ONLY = ("table1", "table2", "table3", "table4", "table6", "figure2", "figure3", "figure4")
 NEED_MODELS = ("table5", "figure6", "figure7", "figure8", "figure9")
@@ -115,6 +120,10 @@ def test_an_item_of_curves_is_written(flower, call, tmp_path, item):
     assert str(folder / f"{item}.md") in result.output
     text = page_of(folder, item)
     assert study.changed in text
+    wanted = len(study_of(item, "full").seeds)
+    one_for_three = len(study.seeds) < wanted
+    assert ("Number of seeds: 1 instead of 3." in text) == one_for_three
+    assert one_for_three == (item not in ("table3", "figure5"))
     assert "missing" not in text
     if item in ("figure2", "figure3"):  # the default is a red dot before the line of each panel
         pixels = np.asarray(Image.open(folder / f"{item}.png").convert("RGB")).astype(int)
@@ -151,7 +160,8 @@ def test_a_call_says_on_the_page_what_it_changed(flower, call, tmp_path):
     assert result.exit_code == 0, result.output
     assert flower.started == [f"{BASE}-num-server-rounds-7/fedavg-alpha0.1-seed4"]
     text = page_of(tmp_path / "out" / "small", "table3")
-    for said in ("Only fedavg.", "All in 7 rounds.", "learning-rate=0.02", "Seeds: 4."):
+    said_by_call = ("Only fedavg.", "Number of seeds: 1 instead of 3.", "All in 7 rounds.")
+    for said in (*said_by_call, "learning-rate=0.02", "Seeds: 4."):
         assert said in text
     assert "FedADB" not in text
 
@@ -237,41 +247,114 @@ def test_an_item_of_models_is_written(monkeypatch, reproduced, call, item, said)
         assert words in text
 
 
-def test_a_run_that_kept_no_model(monkeypatch, reproduced, call, tmp_path):
-    coarse(monkeypatch)
-    shutil.copytree(reproduced, tmp_path / "copy")
-    for model in (tmp_path / "copy").rglob("fedadb-*/**/*.safetensors"):
+def without_models(reproduced, copy, method="*"):
+    """Without the final model, that is: an earlier one is kept, and is no substitute."""
+    shutil.copytree(reproduced, copy)
+    for model in copy.rglob(f"{method}-alpha*/model.safetensors"):
         model.unlink()
-    before = (tmp_path / "copy" / "small" / "table5.md").read_text()
+
+
+def test_a_run_that_kept_no_model_is_named_and_the_others_are_shown(
+    monkeypatch, reproduced, call, tmp_path
+):
+    coarse(monkeypatch)
+    without_models(reproduced, tmp_path / "copy", "fedadb")
+    whole = page_of(reproduced / "small", "table5")
     flower = Flower(monkeypatch)
-    result = call("table5", "figure5", *SHORT, output=tmp_path / "copy")
+    result = call("table5", "figure6", "figure5", *SHORT, output=tmp_path / "copy")
     assert result.exit_code == 1
-    assert "keeps no global model yet" in result.output
-    assert "fedadb-alpha0.1-seed0" in result.output
+    for item in ("table5", "figure6"):
+        lines = [line for line in result.output.splitlines() if line.startswith(f"{item}: /")]
+        assert len(lines) == 1
+        assert "fedadb-alpha0.1-seed0 keeps no global model of round 11, only of 10" in lines[0]
     assert "Traceback" not in result.output
-    assert "1 problems, named above" in result.output
-    page_of(tmp_path / "copy" / "small", "figure5")  # the other item is written
-    assert (tmp_path / "copy" / "small" / "table5.md").read_text() == before
+    assert "2 problems, named above" in result.output
+    table = page_of(tmp_path / "copy" / "small", "table5")
+    for before, now in zip(whole.splitlines(), table.splitlines(), strict=True):
+        assert now.split("|")[:3] == before.split("|")[:3]  # FedAvg's column
+    assert table.count("– (") == 3
+    figure = page_of(tmp_path / "copy" / "small", "figure6")
+    assert "FedAvg" in figure
+    assert "FedADB" not in figure
+    page_of(tmp_path / "copy" / "small", "figure5")  # needs no model
     assert flower.started == []
 
 
-def test_without_the_data_models_cannot_be_looked_at(monkeypatch, reproduced, tmp_path):
-    """The data set that the runs were made on has gone, so that they cannot be read either."""
-    coarse(monkeypatch)
+def test_no_model_at_all_leaves_the_page_as_it_is(monkeypatch, reproduced, call, tmp_path):
+    without_models(reproduced, tmp_path / "copy")
+    before = (tmp_path / "copy" / "small" / "table5.md").read_text()
+    result = call("table5", *SHORT, output=tmp_path / "copy")
+    assert result.exit_code == 1
+    assert "2 problems, named above" in result.output  # one a method
+    assert (tmp_path / "copy" / "small" / "table5.md").read_text() == before
+
+
+def test_figure_9_shows_the_data_sets_of_which_there_is_a_model(reproduced, tmp_path):
+    study = study_of("figure9", "full")
+    (folder,) = reproduced.rglob("fedadb-alpha0.1-seed0")
+    there = [Result(entry, ["a reading"], [tmp_path / entry.column]) for entry in study.entries]
+    there[2] = replace(there[2], folders=[folder])
+    said = []
+    outputs.write(Reproduction(study, there, open_run, TITLES, tmp_path, said.append))
+    text = page_of(tmp_path, "figure9")
+    assert "PathMNIST, α = 0.1" in text
+    assert "SVHN" not in text
+    assert len(said) == 2
+    assert "svhn 0.1 holds no run" in said[1]
+
+
+@pytest.mark.parametrize("item", ["figure7", "figure8"])
+@pytest.mark.parametrize(
+    ("lost", "missing", "shown"),
+    [("snapshots/*/*", 10, 11), ("*", 11, 10)],
+)
+def test_a_stage_that_is_missing_is_named(
+    monkeypatch, reproduced, call, tmp_path, item, lost, missing, shown
+):
     shutil.copytree(reproduced, tmp_path / "copy")
-    for config in (tmp_path / "copy").rglob("config.toml"):
-        text = re.sub(r'data-dir = ".*"', f'data-dir = "{tmp_path}"', config.read_text())
-        config.write_text(text)
+    for model in (tmp_path / "copy").rglob(f"fedadb-alpha0.1-seed0/{lost}"):
+        if model.name == "model.safetensors":
+            model.unlink()
+    short = [word.replace("fedavg,", "") for word in SHORT]
+    result = call(item, *short, output=tmp_path / "copy")
+    assert result.exit_code == 1
+    said = f"fedadb-alpha0.1-seed0 keeps no global model of round {missing}, only of {shown}"
+    assert said in result.output
+    assert "1 problems, named above" in result.output
+    text = page_of(tmp_path / "copy" / "small", item)
+    assert f"round {missing}" not in text
+    if item == "figure8":
+        assert f"round {shown}" in text
+
+
+def moved(reproduced, copy):
+    """As if the runs had been made where their data are no longer."""
+    shutil.copytree(reproduced, copy)
+    for path in [*copy.rglob("config.toml"), *copy.rglob("comparison.json")]:
+        path.write_text(re.sub(r'(data-dir"?[:=]? =? ?)".*"', rf'\1"{copy}"', path.read_text()))
+        assert f'"{copy}"' in path.read_text()
+
+
+def test_without_the_data_models_cannot_be_looked_at(monkeypatch, reproduced, tmp_path):
+    coarse(monkeypatch)
+    moved(reproduced, tmp_path / "copy")
     arguments = ["--app", str(REPOSITORY), "--output", str(tmp_path / "copy"), *SHORT]
-    settings = next((tmp_path / "copy").rglob("comparison.json"))
-    data_dir = re.search(r'"data-dir": "(.*)"', settings.read_text())[1]
-    result = CliRunner().invoke(
-        main, ["reproduce", "table5", *arguments, "-c", f'data-dir="{data_dir}"']
-    )
+    result = CliRunner().invoke(main, ["reproduce", "table5", *arguments])
     assert result.exit_code == 1
     assert 'dataset="pathmnist"' in result.output
     assert "does not exist on this machine" in result.output
+    assert "1 problems, named above" in result.output
     assert "Traceback" not in result.output
+
+
+def test_the_data_may_lie_elsewhere_by_now(monkeypatch, reproduced, call, tmp_path):
+    coarse(monkeypatch)
+    moved(reproduced, tmp_path / "copy")
+    flower = Flower(monkeypatch)
+    result = call("table5", *SHORT, output=tmp_path / "copy")
+    assert result.exit_code == 0, result.output
+    assert flower.started == []
+    assert page_of(tmp_path / "copy" / "small", "table5") == page_of(reproduced / "small", "table5")
 
 
 # --- what goes wrong ------------------------------------------------------------------------
@@ -298,6 +381,59 @@ def test_a_failed_run_is_named_and_the_rest_is_written(flower, call, tmp_path, e
     assert call("table3").exit_code == 0
     assert flower.started == [lost]
     assert "missing" not in page_of(tmp_path / "out" / "small", "table3")
+
+
+def test_a_run_that_is_another_one_is_named_and_not_counted(flower, call, tmp_path):
+    folder = tmp_path / "out" / "small"
+    assert call("table4").exit_code == 0
+    before = flower.started.copy()
+    right, wrong = (
+        folder / f"{BASE}-num-server-rounds-20-beta-{beta}" / "runs" / "fedadb-alpha0.1-seed0"
+        for beta in ("0.9", "0.1")
+    )
+    shutil.rmtree(right)
+    shutil.copytree(wrong, right)
+    for missing in (0, 1):  # whether or not something is to be run beside it
+        result = call("table4", "--seeds", "0,1" if missing else "0")
+        assert result.exit_code == 1
+        said = f'{right} holds another run: its config.toml says fedadb.beta = "0.1", asked for is '
+        assert f'{right.parts[-3]}/{right.name}: {said}"0.9"' in result.output
+        assert "1 problems, named above" in result.output
+        rows = {row["row"]: row["runs"] for row in read_csv(folder / "table4.csv")}
+        assert rows["beta=0.9"] == str(missing)
+        assert rows["beta=0.1"] == str(1 + missing)
+    assert not [run for run in flower.started[len(before) :] if run.endswith("seed0")]
+
+
+@pytest.mark.parametrize("text", ["{}", '{"run-config": {'])
+def test_a_bad_comparison_costs_its_item_only(flower, call, tmp_path, text):
+    folder = tmp_path / "out" / "small"
+    bad = folder / f"{BASE}-num-server-rounds-20" / "comparison.json"
+    bad.parent.mkdir(parents=True)
+    bad.write_text(text)
+    result = call("table4", "figure5")
+    assert result.exit_code == 1
+    assert f"table4: {bad} cannot be read" in result.output
+    assert "1 problems, named above" in result.output
+    assert "Traceback" not in result.output
+    assert not (folder / "table4.md").exists()
+    assert {run.split("/")[0] for run in flower.started} == {BASE}  # nothing of table4 alone
+    page_of(folder, "figure5")
+    assert bad.read_text() == text
+
+
+def test_an_unreadable_run_does_not_keep_others_from_running(flower, call, tmp_path):
+    assert call("table1").exit_code == 0
+    folder = tmp_path / "out" / "small"
+    (folder / "cross-silo-pathmnist/runs/fedavg-alpha0.1-seed0/rounds.csv").unlink()
+    shutil.rmtree(folder / "cross-silo-pathmnist/runs/fedadb-alpha0.1-seed0")
+    flower.started.clear()
+    result = call("table1", "figure4")
+    assert result.exit_code == 1
+    assert "1 problems, named above" in result.output
+    assert flower.started == ["cross-silo-pathmnist/fedadb-alpha0.1-seed0"]
+    assert "1 of 22 runs are missing." in page_of(folder, "table1")
+    page_of(folder, "figure4")
 
 
 @pytest.mark.parametrize("item", ["figure2", "figure4", "table1", "table2", "table4"])
@@ -400,13 +536,28 @@ def test_no_checkout(flower, tmp_path):
 def test_other_settings_are_refused_and_nothing_is_changed(flower, call, tmp_path):
     assert call("table3", "--only", "fedavg").exit_code == 0
     before = (tmp_path / "out" / "small" / "table3.md").read_text()
-    result = call("table3", "--only", "fedavg", "-c", "batch-size=64")
+    started = flower.started.copy()
+    result = call("table3", "-c", "batch-size=64")
     assert result.exit_code == 1
-    assert "other settings (run-config.batch-size)" in result.output
+    assert result.output.count("other settings (run-config.batch-size)") == 1
+    assert "1 problems, named above" in result.output
+    assert flower.started == started  # not even what is missing, beside other settings
     result = call("table3", "--only", "fedavg", "--client-cpus", "2")
     assert result.exit_code == 1
     assert "federation.client_cpus" in result.output
     assert (tmp_path / "out" / "small" / "table3.md").read_text() == before
+
+
+def test_where_things_lie_may_differ(flower, call, tmp_path):
+    assert call("table3").exit_code == 0
+    before = page_of(tmp_path / "out" / "small", "table3")
+    started = flower.started.copy()
+    arguments = ["--app", str(REPOSITORY), "--output", str(tmp_path / "out")]
+    for elsewhere in ([], ["-c", 'data-dir="/there" device="cpu" checkpoint-every=5']):
+        result = CliRunner().invoke(main, ["reproduce", "table3", *arguments, *elsewhere])
+        assert result.exit_code == 0, result.output
+        assert page_of(tmp_path / "out" / "small", "table3") == before
+    assert flower.started == started
 
 
 def test_an_output_that_cannot_be_written(flower, call, tmp_path):
