@@ -32,13 +32,13 @@ def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 def _hessian(run: SavedRun, server_round: int, folder: Path) -> Mapping[str, float]:
     """Table 5 and Figure 6: the spectrum, and the loss along the two leading eigenvectors."""
     model, data = run.model(server_round), training_sample(run)
-    spectrum = top_eigenpairs(model, data)
+    spectrum = top_eigenpairs(model, data, run.config)
     _write(
         folder / "hessian.csv",
         [{"rank": i, "eigenvalue": v} for i, v in enumerate(spectrum.eigenvalues, start=1)],
     )
     first, second = spectrum.eigenvectors[:2]
-    surface = loss_surface(model, data, first, second)
+    surface = loss_surface(model, data, run.config, first, second)
     _write(folder / "landscape.csv", surface.rows())
     plot_surfaces({f"round {server_round}": surface}, folder / "landscape.png")
     return {

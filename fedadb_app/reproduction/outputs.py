@@ -18,6 +18,7 @@ from fedadb_app.analysis.hessian import SAMPLE_SIZE, Spectrum, top_eigenpairs, t
 from fedadb_app.analysis.landscape import Surface, loss_surface, plot_surfaces
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.comparison.plots import plot_classes, plot_curves
+from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.errors import DataError
 from fedadb_app.models import ImageClassifier
@@ -145,17 +146,19 @@ def _measured(column: str, values: Mapping[str, float]) -> list[Number]:
     return [Number(row, column, [float(value)], None) for row, value in values.items()]
 
 
-def _spectra(it: Reproduction) -> Iterator[tuple[str, ImageClassifier, LocalData, Spectrum]]:
-    """Yield each method, its final model, training images, and the leading eigenpairs on them."""
+def _spectra(
+    it: Reproduction,
+) -> Iterator[tuple[str, RunConfig, ImageClassifier, LocalData, Spectrum]]:
+    """Yield each method, its configuration and model, and the leading eigenpairs on some images."""
     for result in it.complete:
         run = it.run(result)
         model, data = run.model(run.chosen(None)), training_sample(run)
-        yield result.entry.row, model, data, top_eigenpairs(model, data)
+        yield result.entry.row, run.config, model, data, top_eigenpairs(model, data, run.config)
 
 
 def _spectrum_table(it: Reproduction) -> None:
     numbers = []
-    for method, _, _, spectrum in _spectra(it):
+    for method, *_, spectrum in _spectra(it):
         measured = {
             "lambda1": spectrum.eigenvalues[0],
             "lambda1/lambda5": spectrum.anisotropy,
@@ -208,9 +211,9 @@ def _classes(it: Reproduction) -> None:
 def _surfaces(it: Reproduction) -> None:
     surfaces: dict[str, Surface] = {}
     numbers: list[Number] = []
-    for method, model, data, spectrum in _spectra(it):
+    for method, config, model, data, spectrum in _spectra(it):
         first, second = spectrum.eigenvectors[:2]
-        surface = loss_surface(model, data, first, second)
+        surface = loss_surface(model, data, config, first, second)
         surfaces[it.methods[method]] = surface
         centre = len(surface.offsets) // 2
         numbers += _measured(

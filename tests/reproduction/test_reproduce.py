@@ -1,6 +1,5 @@
 """`fedadb reproduce`: what it runs, what it writes, and what it says when something is missing."""
 
-import functools
 import re
 import shutil
 
@@ -10,10 +9,10 @@ from helpers import REPOSITORY, read_csv, serve, write_run
 from PIL import Image
 from typer.testing import CliRunner
 
+from fedadb_app.analysis import hessian, landscape
 from fedadb_app.cli import main
 from fedadb_app.comparison import grid as grid_module
 from fedadb_app.flower import FlowerError, app_defaults
-from fedadb_app.reproduction import outputs
 from fedadb_app.reproduction.studies import STUDIES, study_of
 from fedadb_app.reproduction.study import only
 
@@ -207,8 +206,8 @@ SHORT = ["--only", "fedavg,fedadb", "--rounds", "11", "-c", "fedadb.anchor-steps
 
 def coarse(patch):
     """Few images and points, for they are checked elsewhere."""
-    patch.setattr(outputs, "training_sample", functools.partial(outputs.training_sample, size=64))
-    patch.setattr(outputs, "loss_surface", functools.partial(outputs.loss_surface, points=5))
+    patch.setattr(hessian, "SAMPLE_SIZE", 64)
+    patch.setattr(landscape, "POINTS", 5)
 
 
 @pytest.mark.parametrize(
