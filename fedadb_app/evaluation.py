@@ -1,5 +1,6 @@
 """Accuracy of the global model on a test set: the server's, or what a client holds out."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,10 +43,7 @@ class Evaluation:
 
 
 def evaluate(model: ImageClassifier, data: LocalData, config: RunConfig) -> Evaluation:
-    """Evaluate the model's evaluated head in evaluation mode, in file order.
-
-    With ``norm="batch-local"`` accuracy depends on the make-up of the test batches, so these have
-    the training batch size and come from one fixed permutation.
+    """Evaluate the model's evaluated head in evaluation mode, on `evaluation_batches`.
 
     Parameters
     ----------
@@ -56,17 +54,11 @@ def evaluate(model: ImageClassifier, data: LocalData, config: RunConfig) -> Eval
     config : RunConfig
         For ``norm``, ``batch-size`` and ``precision``.
     """
-    order = torch.arange(len(data))
-    size = model.evaluation_batch
-    if config.norm == "batch-local":
-        fixed = np.random.Generator(np.random.PCG64(0)).permutation(len(data))
-        order, size = torch.from_numpy(fixed), config.batch_size
     correct = np.zeros(data.num_classes, np.int64)
     loss = 0.0
     model.eval()
     with torch.inference_mode(), autocast(config, data.device):
-        for rows in torch.split(order, size):
-            batch = Batch(data, rows)
+        for batch in evaluation_batches(model, data, config):
             truth = batch.labels
             logits = model(batch.images).float()
             loss += float(F.cross_entropy(logits, truth, reduction="sum"))
@@ -74,3 +66,20 @@ def evaluate(model: ImageClassifier, data: LocalData, config: RunConfig) -> Eval
             correct += torch.bincount(right, minlength=data.num_classes).cpu().numpy()
     total = data.class_counts.cpu().numpy()
     return Evaluation(correct, total, loss / len(data))
+
+
+def evaluation_batches(
+    model: ImageClassifier, data: LocalData, config: RunConfig
+) -> Iterator[Batch]:
+    """Yield all samples in the batches that a run evaluates them in: in file order.
+
+    With ``norm="batch-local"`` a result depends on the make-up of the batches, so these have the
+    training batch size and come from one fixed permutation.
+    """
+    order = torch.arange(len(data))
+    size = model.evaluation_batch
+    if config.norm == "batch-local":
+        fixed = np.random.Generator(np.random.PCG64(0)).permutation(len(data))
+        order, size = torch.from_numpy(fixed), config.batch_size
+    for rows in torch.split(order, size):
+        yield Batch(data, rows)

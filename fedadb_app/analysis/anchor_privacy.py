@@ -23,6 +23,10 @@ Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
+REFERENCES = 100
+"""Training images that are compared with all others, for reference."""
+
+_VALUES_AT_ONCE = 2**22  # pixel values held as float64; no result depends on it
 _COLUMNS = 10  # anchors side by side
 
 
@@ -75,7 +79,7 @@ class AnchorPrivacy:
         ]
 
 
-def anchor_privacy(anchors: ClassAnchors, run: SavedRun, sample: int = 100) -> AnchorPrivacy:
+def anchor_privacy(anchors: ClassAnchors, run: SavedRun) -> AnchorPrivacy:
     """Compare each anchor, as the picture it is, with every image of the run's training set.
 
     Parameters
@@ -83,15 +87,13 @@ def anchor_privacy(anchors: ClassAnchors, run: SavedRun, sample: int = 100) -> A
     anchors : ClassAnchors
         Of a round of the run.
     run : SavedRun
-        Where the images and their preparation come from, and the seed of the sample.
-    sample : int
-        How many training images are compared with all others, for reference.
+        Where the images and their preparation come from, and the seed of the references.
     """
     data = run.dataset
     images = data.train_images
     pixels = run.preparation.to_pixels(anchors.images.cpu()).numpy()
     rng = numpy_generator(run.config.seed, "anchor-privacy")
-    chosen = rng.choice(len(images), min(sample, len(images)), replace=False)
+    chosen = rng.choice(len(images), min(REFERENCES, len(images)), replace=False)
     positions, psnr = nearest_images(
         np.concatenate([pixels, images[chosen]]),
         images,
@@ -111,9 +113,7 @@ def anchor_privacy(anchors: ClassAnchors, run: SavedRun, sample: int = 100) -> A
     )
 
 
-def nearest_images(
-    queries: Pixels, images: Pixels, excluded: Integers, values_at_once: int = 2**22
-) -> tuple[Integers, Floats]:
+def nearest_images(queries: Pixels, images: Pixels, excluded: Integers) -> tuple[Integers, Floats]:
     """Find, for each picture, the image of least mean squared error, and its PSNR.
 
     PSNR = 10 log10(255^2 / MSE). Exact: squared errors are whole numbers below 2^53.
@@ -124,8 +124,6 @@ def nearest_images(
         uint8, ``(Q, channels, height, width)`` and ``(n, channels, height, width)``, n > 1.
     excluded : numpy.ndarray
         A position in `images` that does not count, int64 ``(Q,)``; -1 for none.
-    values_at_once : int
-        Pixel values to hold as float64; the result does not depend on it.
 
     Returns
     -------
@@ -135,7 +133,7 @@ def nearest_images(
     """
     wanted = queries.reshape(len(queries), -1).astype(np.float64)
     squares = np.square(wanted).sum(axis=1, keepdims=True)
-    size = max(1, values_at_once // wanted.shape[1])
+    size = max(1, _VALUES_AT_ONCE // wanted.shape[1])
     positions = np.zeros(len(wanted), np.int64)
     least = np.full(len(wanted), np.inf)
     every = np.arange(len(wanted))

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from fedadb_app.analysis.style import add_legend, colours
 from fedadb_app.errors import DataError
-from fedadb_app.run_files import read_files
+from fedadb_app.run_files import read, read_table
 
 _TITLES = {
     "update_norm": "norm of the mean update",
@@ -51,18 +51,26 @@ def read_drift(folder: Path) -> Drift:
     Raises
     ------
     DataError
-        If it is not written there.
+        If it is not written there, or the file is damaged.
     """
-    files = read_files(folder)
-    values = {}
-    for name in _TITLES:
-        rounds, values[name] = files.diagnostic(name)
-        if not len(rounds):
-            raise DataError(
-                f"{folder}: diagnostics.csv has no {name}: the run is of an older version, has not "
-                f"finished a round, or has privacy, which leaves little but noise of it"
-            )
-    return Drift(rounds, values)
+    columns = read(folder / "diagnostics.csv", _by_name) or {}
+    # The last round may be half written: it has not all three.
+    rounds = sorted(set.intersection(*(set(columns.get(name, ())) for name in _TITLES)))
+    if not rounds:
+        raise DataError(
+            f"{folder}: diagnostics.csv has no round with {', '.join(_TITLES)}: the run is of an "
+            f"older version, has not finished a round, or has privacy, which leaves little but "
+            f"noise of it"
+        )
+    values = {name: np.array([columns[name][t] for t in rounds]) for name in _TITLES}
+    return Drift(np.array(rounds, np.float64), values)
+
+
+def _by_name(text: str) -> dict[str, dict[int, float]]:
+    columns: dict[str, dict[int, float]] = {}
+    for server_round, name, value in read_table(text).rows:
+        columns.setdefault(name, {})[int(server_round)] = float(value)
+    return columns
 
 
 def plot_drift(runs: Mapping[str, Drift], path: Path) -> None:

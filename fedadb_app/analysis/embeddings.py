@@ -25,6 +25,9 @@ from fedadb_app.randomness import numpy_generator
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
+PER_CLASS = 100
+"""At most so many real images of each class are shown."""
+
 COMPONENTS = 3
 """Principal components that Figure 8 keeps."""
 
@@ -106,9 +109,7 @@ class Correlation:
         ]
 
 
-def features_of(
-    model: ImageClassifier, anchors: ClassAnchors, run: SavedRun, per_class: int = 100
-) -> Embedding:
+def features_of(model: ImageClassifier, anchors: ClassAnchors, run: SavedRun) -> Embedding:
     """Return phi of real images and of the anchors.
 
     The images are test images: no client has trained on them, so where they lie says what the
@@ -125,12 +126,10 @@ def features_of(
         Made of it, on its device.
     run : SavedRun
         Where the images, their preparation, the seed and the batch size come from.
-    per_class : int
-        At most so many images of each class.
     """
     data = run.dataset
     rng = numpy_generator(run.config.seed, "embedding")
-    chosen = _balanced_sample(data.test_labels, data.num_classes, per_class, rng)
+    chosen = _balanced_sample(data.test_labels, data.num_classes, rng)
     pixels = torch.from_numpy(data.test_images[chosen])
     device = anchors.images.device
     with torch.inference_mode():
@@ -211,12 +210,10 @@ def correlation(space: Embedding) -> Correlation:
     return Correlation(matrix.clip(-1, 1), space.class_names)
 
 
-def _balanced_sample(
-    labels: Integers, num_classes: int, per_class: int, rng: np.random.Generator
-) -> Integers:
+def _balanced_sample(labels: Integers, num_classes: int, rng: np.random.Generator) -> Integers:
     """Choose positions of at most so many samples of each class, in mixed order."""
     order = rng.permutation(len(labels))
-    chosen = [order[labels[order] == c][:per_class] for c in range(num_classes)]
+    chosen = [order[labels[order] == c][:PER_CLASS] for c in range(num_classes)]
     return rng.permutation(np.concatenate(chosen))
 
 

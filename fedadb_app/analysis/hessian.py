@@ -23,15 +23,17 @@ from torch.nn import functional as F
 
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.config import RunConfig
-from fedadb_app.data.batches import Batch, LocalData
+from fedadb_app.data.batches import LocalData
 from fedadb_app.errors import TrainingError
-from fedadb_app.evaluation import evaluate
-from fedadb_app.local_training import choose_device
+from fedadb_app.evaluation import evaluate, evaluation_batches
 from fedadb_app.models import ImageClassifier, StateDict
 from fedadb_app.randomness import numpy_generator
 
 SAMPLE_SIZE = 1024
 """Training images that a spectrum is computed on: twice as many change lambda_1 by up to 4 %."""
+
+EIGENVALUES = 5
+"""How many of them the paper reports."""
 
 _TOLERANCE = 1e-4
 """Relative residual at which an eigenvalue counts as found; its own error is far smaller."""
@@ -57,22 +59,15 @@ class Spectrum:
 
     @property
     def anisotropy(self) -> float:
-        """lambda_1 / lambda_count; infinite if the last eigenvalue is not positive."""
+        """lambda_1 / lambda_5; infinite if the last eigenvalue is not positive."""
         first, last = self.eigenvalues[0], self.eigenvalues[-1]
         return first / last if last > 0 else math.inf
 
 
-def training_sample(run: SavedRun, size: int = SAMPLE_SIZE) -> LocalData:
-    """Draw images from the training part of a run's data set, all clients' together.
+def training_sample(run: SavedRun) -> LocalData:
+    """Draw 1024 images from the training part of a run's data set, all clients' together.
 
-    Methods of one seed get the same ones, and a smaller sample is part of a larger one.
-
-    Parameters
-    ----------
-    run : SavedRun
-        Its seed determines the draw.
-    size : int
-        How many; all, if there are no more.
+    All, if there are no more. The run's seed determines the draw: methods of one seed get the same.
 
     Raises
     ------
@@ -86,15 +81,15 @@ def training_sample(run: SavedRun, size: int = SAMPLE_SIZE) -> LocalData:
     return LocalData.from_arrays(
         dataset.train_images,
         dataset.train_labels,
-        order[:size],
+        order[:SAMPLE_SIZE],
         dataset.num_classes,
-        choose_device("auto"),
+        run.device,
         preparation=run.preparation,
     )
 
 
-def top_eigenpairs(model: ImageClassifier, data: LocalData, count: int = 5) -> Spectrum:
-    """Find the leading eigenvalues and eigenvectors of the loss's Hessian.
+def top_eigenpairs(model: ImageClassifier, data: LocalData, config: RunConfig) -> Spectrum:
+    """Find the five leading eigenvalues and eigenvectors of the loss's Hessian.
 
     It is the Hessian over the parameters that the evaluated head depends on: over others, such as
     FedADB's second head, it is zero.
@@ -104,10 +99,9 @@ def top_eigenpairs(model: ImageClassifier, data: LocalData, count: int = 5) -> S
     model : ImageClassifier
         Left in evaluation mode, its weights as they were.
     data : LocalData
-        At least one sample, on the model's device; read in order, ``model.evaluation_batch``
-        images at a time, which matters to ``norm="batch-local"`` alone.
-    count : int
-        How many, fewer than the model has parameters.
+        At least one sample, on the model's device.
+    config : RunConfig
+        The run's, for the batches and the precision that it evaluates in.
 
     Raises
     ------
@@ -119,7 +113,7 @@ def top_eigenpairs(model: ImageClassifier, data: LocalData, count: int = 5) -> S
     size = sum(parameter.numel() for parameter in parameters.values())
 
     def multiply(vector: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        product = hessian_vector_product(model, data, _unflatten(vector, parameters))
+        product = hessian_vector_product(model, data, config, _unflatten(vector, parameters))
         flat = torch.cat([part.flatten() for part in product.values()]).cpu().numpy()
         if not np.isfinite(flat).all():
             raise TrainingError(
@@ -130,19 +124,19 @@ def top_eigenpairs(model: ImageClassifier, data: LocalData, count: int = 5) -> S
     hessian = LinearOperator((size, size), matvec=multiply, dtype=np.float64)
     start = numpy_generator(0, "lanczos").standard_normal(size)
     try:
-        values, vectors = eigsh(hessian, count, which="LA", v0=start, tol=_TOLERANCE)
+        values, vectors = eigsh(hessian, EIGENVALUES, which="LA", v0=start, tol=_TOLERANCE)
     except ArpackError as error:
         raise TrainingError(f"the Hessian's eigenvalues cannot be found: {error}") from error
     descending = np.argsort(values)[::-1]
     return Spectrum(
         [float(values[i]) for i in descending],
         [_unflatten(vectors[:, i], parameters) for i in descending],
-        evaluate(model, data, RunConfig()).accuracy,
+        evaluate(model, data, config).accuracy,
     )
 
 
 def hessian_vector_product(
-    model: ImageClassifier, data: LocalData, vector: Mapping[str, Tensor]
+    model: ImageClassifier, data: LocalData, config: RunConfig, vector: Mapping[str, Tensor]
 ) -> StateDict:
     """Return H v by double backpropagation, batch by batch.
 
@@ -152,6 +146,8 @@ def hessian_vector_product(
         In evaluation mode.
     data : LocalData
         The samples that the loss is the mean over.
+    config : RunConfig
+        For the batches, which matter to ``norm="batch-local"`` alone.
     vector : Mapping[str, torch.Tensor]
         v, by parameter name.
 
@@ -162,8 +158,7 @@ def hessian_vector_product(
     """
     parameters = [model.get_parameter(name) for name in vector]
     product = {name: torch.zeros_like(part, dtype=torch.float64) for name, part in vector.items()}
-    for rows in torch.split(torch.arange(len(data)), model.evaluation_batch):
-        batch = Batch(data, rows)
+    for batch in evaluation_batches(model, data, config):
         loss = F.cross_entropy(model(batch.images), batch.labels, reduction="sum") / len(data)
         gradient = torch.autograd.grad(loss, parameters, create_graph=True)
         parts = torch.autograd.grad(gradient, parameters, list(vector.values()))

@@ -18,6 +18,12 @@ from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import perturbed
 from fedadb_app.models import ImageClassifier
 
+RADIUS = 0.5
+"""Largest a and b, in the parameters' own units where v_1 and v_2 have length one."""
+
+POINTS = 15
+"""Values of a and of b, evenly from -RADIUS to RADIUS: an odd number has the model itself."""
+
 _LEAST_LOSS = 1e-4
 """Where the picture's logarithmic scale begins at the latest."""
 
@@ -57,10 +63,9 @@ class Surface:
 def loss_surface(
     model: ImageClassifier,
     data: LocalData,
+    config: RunConfig,
     first: Mapping[str, Tensor],
     second: Mapping[str, Tensor],
-    radius: float = 0.5,
-    points: int = 15,
 ) -> Surface:
     """Evaluate the model on a grid around its weights, which come back bitwise.
 
@@ -70,34 +75,28 @@ def loss_surface(
         Left in evaluation mode.
     data : LocalData
         At least one sample, on the model's device.
+    config : RunConfig
+        The run's, for the batches and the precision that it evaluates in.
     first, second : Mapping[str, torch.Tensor]
         v_1 and v_2, by the names of the same parameters; such as the unit eigenvectors of
         `fedadb_app.analysis.hessian.top_eigenpairs`.
-    radius : float
-        Largest a and b, in the parameters' own units where v_1 and v_2 have length one.
-    points : int
-        Values of a and of b, evenly from -radius to radius; the model itself is among them if
-        their number is odd.
 
     Raises
     ------
     TrainingError
         If a loss is not finite.
     """
-    offsets = radius * np.linspace(-1, 1, points)
-    loss, accuracy = np.empty((2, points, points))
+    offsets = RADIUS * np.linspace(-1, 1, POINTS)
+    loss, accuracy = np.empty((2, POINTS, POINTS))
     parameters = [model.get_parameter(name) for name in first]
     for row, b in enumerate(offsets):
         for column, a in enumerate(offsets):
             step = [float(a) * first[name] + float(b) * second[name] for name in first]
             with perturbed(parameters, step):
-                found = evaluate(model, data, RunConfig())
+                found = evaluate(model, data, config)
             loss[row, column], accuracy[row, column] = found.loss, found.accuracy
     if not np.isfinite(loss).all():
-        raise TrainingError(
-            f"the loss is not finite within a radius of {radius:g} around the model: "
-            f"choose a smaller one"
-        )
+        raise TrainingError(f"the loss is not finite within a radius of {RADIUS:g} of the model")
     return Surface(offsets, loss, accuracy)
 
 

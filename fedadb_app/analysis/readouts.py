@@ -21,6 +21,9 @@ from fedadb_app.analysis.runs import SavedRun
 ReadOut = Callable[[SavedRun, int, Path], Mapping[str, float]]
 """(run, round, folder to write to) -> the numbers that say it in short."""
 
+DRIFT = "drift"
+"""The read-out that needs no model, and is of no single round."""
+
 
 def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -32,13 +35,13 @@ def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 def _hessian(run: SavedRun, server_round: int, folder: Path) -> Mapping[str, float]:
     """Table 5 and Figure 6: the spectrum, and the loss along the two leading eigenvectors."""
     model, data = run.model(server_round), training_sample(run)
-    spectrum = top_eigenpairs(model, data)
+    spectrum = top_eigenpairs(model, data, run.config)
     _write(
         folder / "hessian.csv",
         [{"rank": i, "eigenvalue": v} for i, v in enumerate(spectrum.eigenvalues, start=1)],
     )
     first, second = spectrum.eigenvectors[:2]
-    surface = loss_surface(model, data, first, second)
+    surface = loss_surface(model, data, run.config, first, second)
     _write(folder / "landscape.csv", surface.rows())
     plot_surfaces({f"round {server_round}": surface}, folder / "landscape.png")
     return {
@@ -98,7 +101,7 @@ READ_OUTS: Mapping[str, ReadOut] = {
     "hessian": _hessian,
     "embeddings": _embeddings,
     "anchors": _anchors,
-    "drift": _drift,
+    DRIFT: _drift,
 }
 
 
@@ -106,5 +109,5 @@ def applicable(run: SavedRun) -> list[str]:
     """Return the read-outs that a run may have: anchors, if it made any; drift, if not secret."""
     without = set() if run.anchor_settings else {"embeddings", "anchors"}
     if run.config.privacy != "none":
-        without.add("drift")
+        without.add(DRIFT)
     return [name for name in READ_OUTS if name not in without]

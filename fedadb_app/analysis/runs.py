@@ -1,12 +1,14 @@
 """A run's folder, opened for read-outs: kept global models, their anchors, the data."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -16,11 +18,16 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data import image_schema
 from fedadb_app.data.preparation import Preparation, preparation_of
 from fedadb_app.data.sources import ImageDataset, open_dataset
-from fedadb_app.errors import DataError
+from fedadb_app.errors import ConfigError, DataError, FedADBError
+from fedadb_app.flower import read_summary
 from fedadb_app.local_training import choose_device
 from fedadb_app.models import HeadBuilder, ImageClassifier, ModelSpec, StateDict, build_classifier
 from fedadb_app.randomness import torch_generator
-from fedadb_app.results import read_accuracies, snapshots
+from fedadb_app.results import snapshots
+from fedadb_app.run_files import read, read_table
+
+_Kept = tuple[int, Callable[[], StateDict]]
+"""A round, and how to read the global model after it."""
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
@@ -63,42 +70,34 @@ class SavedRun:
     heads: HeadBuilder
     anchor_settings: AnchorSettings | None
 
-    @cached_property
-    def kept(self) -> Mapping[int, Callable[[], StateDict]]:
-        """The rounds whose global model is kept, in order, and how to read each.
+    @property
+    def kept(self) -> Sequence[int]:
+        """The rounds whose global model is kept, in order.
 
         Raises
         ------
-        DataError
-            If none is.
-        CheckpointError
-            If the checkpoint is damaged.
+        DataError, CheckpointError
+            If none is, or none whose round can be told.
         """
-        readers: dict[int, Callable[[], StateDict]] = {}
-        final = self.folder / "model.safetensors"
-        if final.exists():
-            readers[read_accuracies(self.folder)[1]] = partial(_load, final)
-        if Checkpoint.path(self.folder).exists():
-            checkpoint = Checkpoint.read(self.folder)
-            readers[checkpoint.facts.round] = lambda: checkpoint.model
-        for server_round, kept in snapshots(self.folder).items():
-            readers[server_round] = partial(_load, kept / "model.safetensors")
-        if not readers:
-            raise DataError(
+        models, problem = self._models
+        if not models:
+            raise problem or DataError(
                 f"{self.folder} keeps no global model yet: a run writes model.safetensors at its "
-                f"end, and with snapshot-every one after every so many rounds"
+                f"end, and with snapshot-every one after every so many rounds; drift needs none"
             )
-        return dict(sorted(readers.items()))
+        return list(models)
 
     def chosen(self, server_round: int | None) -> int:
         """Return a kept round: the one asked for, or the last.
 
         Raises
         ------
-        DataError
-            If that round is not kept.
+        DataError, CheckpointError
+            If that round is not kept, or the file that may be of it does not say its round.
         """
-        rounds = list(self.kept)
+        rounds, problem = self.kept, self._models[1]
+        if problem and server_round not in rounds:
+            raise problem
         if server_round is None:
             return rounds[-1]
         if server_round not in rounds:
@@ -107,6 +106,41 @@ class SavedRun:
                 f"{', '.join(map(str, rounds))}; snapshot-every says which are kept"
             )
         return server_round
+
+    @cached_property
+    def _models(self) -> tuple[Mapping[int, list[Callable[[], StateDict]]], FedADBError | None]:
+        """The ways to read each kept model, and why the last one may be missing among them."""
+        found: dict[int, list[Callable[[], StateDict]]] = {}
+        problem = None
+        for source in (self._snapshots, self._checkpoint, self._final):  # the final one is the last
+            try:
+                for server_round, load in source():
+                    found.setdefault(server_round, []).append(load)
+                    problem = None
+            except FedADBError as error:
+                problem = error
+        return dict(sorted(found.items())), problem
+
+    def _snapshots(self) -> Iterator[_Kept]:
+        for server_round, kept in snapshots(self.folder).items():
+            yield server_round, partial(_load, kept / "model.safetensors")
+
+    def _checkpoint(self) -> Iterator[_Kept]:
+        if Checkpoint.path(self.folder).exists():
+            checkpoint = Checkpoint.read(self.folder)
+            yield checkpoint.facts.round, lambda: checkpoint.model
+
+    def _final(self) -> Iterator[_Kept]:
+        path = self.folder / "model.safetensors"
+        if path.exists():
+            table = read(self.folder / "rounds.csv", read_table)
+            rounds = 0 if table is None else len(table.rows)
+            if table is None or rounds != read_summary(self.folder).get("rounds", rounds):
+                raise DataError(
+                    f"{path}: of which round it is cannot be told, because rounds.csv is not there "
+                    f"or cut off"
+                )
+            yield rounds, partial(_load, path)
 
     @cached_property
     def dataset(self) -> ImageDataset:
@@ -121,13 +155,21 @@ class SavedRun:
             raise DataError(f"{self.folder}: the clients' data lie at the nodes, not here")
         return open_dataset(self.config.dataset, self.config.data_dir)
 
+    @cached_property
+    def device(self) -> torch.device:
+        """What the run's configuration names; if that is not here, the best that is."""
+        try:
+            return choose_device(self.config.device)
+        except ConfigError:
+            return choose_device("auto")
+
     @property
     def preparation(self) -> Preparation:
         """How its pixels become model input."""
         return preparation_of(self.config.dataset)
 
     def model(self, server_round: int) -> ImageClassifier:
-        """Return the global model after a kept round, in evaluation mode, on the best device here.
+        """Return the global model after a kept round, in evaluation mode, on `device`.
 
         Raises
         ------
@@ -137,18 +179,26 @@ class SavedRun:
         spec = ModelSpec.of(self.config, image_schema(self.config))
         model = build_classifier(spec, self.config.seed, self.heads)
         try:
-            model.load_state_dict(self.kept[server_round]())
+            model.load_state_dict(self._state(server_round))
         except RuntimeError as error:
             raise DataError(
                 f"{self.folder}: the model of round {server_round} is another one than config.toml "
                 f"describes"
             ) from error
-        return model.to(choose_device("auto")).eval()
+        return model.to(self.device).eval()
+
+    def _state(self, server_round: int) -> StateDict:
+        *others, last = self._models[0][server_round]
+        for load in others:
+            with suppress(DataError):  # the same model may lie in another file
+                return load()
+        return last()
 
     def anchors(self, model: ImageClassifier, server_round: int) -> ClassAnchors:
         """Return the anchors that the server makes of the global model after a round.
 
-        They are not kept but made again, bit for bit those that were sent in the next round.
+        They are not kept but made again: those that were sent in the next round, bit for bit where
+        machine, device and number of threads are the server's, and but for rounding elsewhere.
 
         Raises
         ------

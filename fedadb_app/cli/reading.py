@@ -39,38 +39,50 @@ def analyse(
     what: Annotated[
         str, typer.Option(help="hessian, embeddings, anchors, drift; default: all that apply.")
     ] = "",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the data set lies now; default: as for the run.")
+    ] = None,
 ) -> None:
     """Look into a run's global model: sharpness, its anchors among real images, drift."""
-    from fedadb_app.analysis.readouts import READ_OUTS, applicable  # as above
+    from fedadb_app.analysis.readouts import DRIFT, READ_OUTS, applicable  # as above
 
     with one_sentence():
-        run = open_run(folder.expanduser().absolute())
-        chosen = run.chosen(server_round)
+        run = open_run(folder.expanduser().absolute(), data_dir)
         names = words(what) or applicable(run)
         if unknown := [name for name in names if name not in READ_OUTS]:
             raise ConfigError(f"--what {unknown[0]}: choose among {', '.join(READ_OUTS)}")
-        target = run.folder / "analysis" / f"round{chosen:04}"
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{target} cannot be written to: {error.strerror}") from error
+        chosen = 0 if set(names) == {DRIFT} else run.chosen(server_round)
+        folder = run.folder / "analysis"
+        targets = {n: folder if n == DRIFT else folder / f"round{chosen:04}" for n in names}
         problems = 0
-        for name in names:
+        for name, target in targets.items():
             try:
+                target.mkdir(parents=True, exist_ok=True)
                 numbers = READ_OUTS[name](run, chosen, target)
+            except OSError as error:  # the others could not be written either
+                raise DataError(f"{target} cannot be written to: {error}") from error
             except FedADBError as error:  # the other read-outs are worth having
                 problems += 1
                 err.print(f"[red]{name}:[/] {escape(str(error))}", soft_wrap=True)
                 continue
             for what_it_is, value in numbers.items():
                 out.print(f"{name}: {what_it_is} {value:.4g}", soft_wrap=True, markup=False)
-        out.print(f"pictures and tables: {target}", soft_wrap=True, markup=False)
+        places = ", ".join(dict.fromkeys(map(str, targets.values())))
+        out.print(f"pictures and tables: {places}", soft_wrap=True, markup=False)
         if problems:
-            fail(f"{problems} of {len(names)} read-outs could not be made")
+            fail(f"{problems} of {len(targets)} read-outs could not be made")
 
 
-def open_run(folder: Path) -> SavedRun:
+def open_run(folder: Path, data_dir: Path | None = None) -> SavedRun:
     """Open a run's folder for read-outs.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run.
+    data_dir : Path or None
+        Where its data set lies now: official files, or the file or folder that ``dataset`` names;
+        None where the run found it.
 
     Raises
     ------
@@ -83,4 +95,10 @@ def open_run(folder: Path) -> SavedRun:
     settings = None
     if isinstance(params, FedADBParams) and params.use_anchors:
         settings = params.anchor_settings()
+    if data_dir is not None:
+        home, own = data_dir.expanduser().absolute(), Path(config.dataset).expanduser()
+        there = {"data_dir": str(home)}
+        if own.is_absolute():
+            there["dataset"] = str(home / own.name)
+        config = config.model_copy(update=there)
     return SavedRun(folder, config, method.heads, settings)

@@ -137,10 +137,8 @@ def _reproduce(
 
     data_dir = str(grids[0][1].effective["data-dir"])
 
-    def open_here(run_folder: Path) -> SavedRun:
-        run = open_run(run_folder)  # its data may lie elsewhere by now
-        where = {"data_dir": data_dir or run.config.data_dir}
-        return replace(run, config=run.config.model_copy(update=where))
+    def open_here(run_folder: Path) -> SavedRun:  # its data may lie elsewhere by now
+        return open_run(run_folder, Path(data_dir) if data_dir else None)
 
     runs = sum(len(list(grid.cells())) for _, grid in grids)
     summary = f"{study.item}: {study.title}; {runs} runs. {study.changed}"

@@ -173,7 +173,7 @@ def _measured(column: str, values: Mapping[str, float]) -> list[Number]:
 def _spectrum(run: SavedRun) -> tuple[ImageClassifier, LocalData, Spectrum]:
     """Return a run's final model, training images, and the leading eigenpairs on them."""
     model, data = run.model(run.chosen(run.config.num_server_rounds)), training_sample(run)
-    return model, data, top_eigenpairs(model, data)
+    return model, data, top_eigenpairs(model, data, run.config)
 
 
 def _spectrum_table(it: Reproduction) -> None:
@@ -231,9 +231,10 @@ def _classes(it: Reproduction) -> None:
 
 def _surfaces(it: Reproduction) -> None:
     def look(result: Result) -> Surface:
-        model, data, spectrum = _spectrum(it.run(result))
+        run = it.run(result)
+        model, data, spectrum = _spectrum(run)
         first, second = spectrum.eigenvectors[:2]
-        return loss_surface(model, data, first, second)
+        return loss_surface(model, data, run.config, first, second)
 
     surfaces = it.look({r.entry.row: r for r in it.complete}, look)
     numbers: list[Number] = []

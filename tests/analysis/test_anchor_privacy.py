@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers import serve
 
+from fedadb_app.analysis import anchor_privacy as module
 from fedadb_app.analysis.anchor_privacy import (
     AnchorPrivacy,
     anchor_privacy,
@@ -64,20 +65,22 @@ def test_the_same_image_is_infinitely_like_itself_unless_excluded():
     assert np.isfinite(psnr).all()
 
 
-def test_brute_force_agrees_whatever_is_held_at_once():
+def test_brute_force_agrees_whatever_is_held_at_once(monkeypatch):
     images, queries = random_images(37, 0), random_images(6, 1)
     queries = np.concatenate([queries, images[[5, 36]]])
     excluded = np.array([-1, 0, 12, 36, -1, 7, 5, 36])
     positions, psnr = brute_force(queries, images, excluded)
     for values_at_once in (1, 60, 61, 180, 600, 37 * 60, 2**22):
-        found = nearest_images(queries, images, excluded, values_at_once)
+        monkeypatch.setattr(module, "_VALUES_AT_ONCE", values_at_once)
+        found = nearest_images(queries, images, excluded)
         assert found[0].tolist() == positions
         assert found[1] == pytest.approx(psnr, rel=1e-12)
 
 
 @pytest.mark.parametrize("values_at_once", [1, 8, 100])
-def test_of_equally_near_images_the_first(values_at_once):
-    found = nearest_images(flat(100), flat(90, 110, 90), NONE, values_at_once)
+def test_of_equally_near_images_the_first(monkeypatch, values_at_once):
+    monkeypatch.setattr(module, "_VALUES_AT_ONCE", values_at_once)
+    found = nearest_images(flat(100), flat(90, 110, 90), NONE)
     assert found[0].tolist() == [0]
 
 
@@ -105,7 +108,7 @@ def run(values, tmp_path):
 
 def test_anchors_of_a_run_against_its_whole_training_set(run):
     anchors = run.anchors(run.model(2), 2)
-    found = anchor_privacy(anchors, run, sample=20)
+    found = anchor_privacy(anchors, run)
     images = run.dataset.train_images
     pixels = run.preparation.to_pixels(anchors.images).numpy()
     positions, psnr = brute_force(pixels, images, np.full(12, -1))
@@ -118,15 +121,16 @@ def test_anchors_of_a_run_against_its_whole_training_set(run):
     assert found.confidences == pytest.approx(anchors.confidences.numpy())
 
     everything = brute_force(images[:50], images, range(50))[1]
-    assert len(found.real_psnr) == 20
+    assert len(found.real_psnr) == 100
     assert np.isfinite(found.real_psnr).all()  # never an image with itself
     assert np.median(everything) == pytest.approx(found.median_real_psnr, abs=1)
-    assert anchor_privacy(anchors, run, sample=20).real_psnr.tolist() == found.real_psnr.tolist()
+    assert anchor_privacy(anchors, run).real_psnr.tolist() == found.real_psnr.tolist()
 
 
-def test_a_sample_larger_than_the_training_set_is_all_of_it(run):
+def test_a_sample_larger_than_the_training_set_is_all_of_it(run, monkeypatch):
+    monkeypatch.setattr(module, "REFERENCES", 10**6)
     anchors = run.anchors(run.model(2), 2)
-    assert len(anchor_privacy(anchors, run, sample=10**6).real_psnr) == 400
+    assert len(anchor_privacy(anchors, run).real_psnr) == 400
 
 
 # --- rows and picture -----------------------------------------------------------------------

@@ -29,16 +29,30 @@ def test_a_run_of_an_older_version(values, tmp_path):
     path = tmp_path / "runs" / "run" / "diagnostics.csv"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if "client_drift" not in line))
-    with pytest.raises(DataError, match=r"run: diagnostics\.csv has no client_drift: .* older"):
+    said = r"run: diagnostics\.csv has no round with update_norm, .*client_drift: .* older"
+    with pytest.raises(DataError, match=said):
         read_drift(path.parent)
     path.unlink()
-    with pytest.raises(DataError, match=r"diagnostics\.csv has no update_norm"):
+    with pytest.raises(DataError, match=said):
         read_drift(path.parent)
 
 
-def test_no_run(tmp_path):
-    with pytest.raises(DataError, match="holds no run"):
-        read_drift(tmp_path)
+def test_a_round_that_is_only_half_written_does_not_count(values, tmp_path):
+    serve({**values, "num-server-rounds": 3})
+    path = tmp_path / "runs" / "run" / "diagnostics.csv"
+    whole, lines = read_drift(path.parent), path.read_text().splitlines(keepends=True)
+    for missing in (1, 2, 3, 4):  # its names are appended one by one
+        path.write_text("".join(lines[:-missing]))
+        assert read_drift(path.parent).rows() == whole.rows()[:2]
+
+
+@pytest.mark.parametrize("line", ["3,client_drift,much\n", "3,client_drift,0.1,0.2\n", "x,y,1\n"])
+def test_a_damaged_file(values, tmp_path, line):
+    serve(values)
+    path = tmp_path / "runs" / "run" / "diagnostics.csv"
+    path.write_text(path.read_text() + line)
+    with pytest.raises(DataError, match=r"diagnostics\.csv cannot be read"):
+        read_drift(path.parent)
 
 
 def test_a_line_a_run_and_an_axes_a_measure(drawn, tmp_path):

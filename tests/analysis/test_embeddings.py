@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import serve
 
+from fedadb_app.analysis import embeddings
 from fedadb_app.analysis.embeddings import (
     Correlation,
     Embedding,
@@ -53,10 +54,13 @@ def run(values, tmp_path):
     return open_run(tmp_path / "runs" / "run")
 
 
-def test_features_are_those_of_a_balanced_sample_of_test_images_and_of_the_anchors(run):
+def test_features_are_those_of_a_balanced_sample_of_test_images_and_of_the_anchors(
+    run, monkeypatch
+):
+    monkeypatch.setattr(embeddings, "PER_CLASS", 7)
     model = run.model(2)
     anchors = run.anchors(model, 2)
-    found = features_of(model, anchors, run, per_class=7)
+    found = features_of(model, anchors, run)
     assert np.bincount(found.real_labels).tolist() == [7, 7, 7, 7]
     assert found.anchor_labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert found.class_names == run.dataset.class_names
@@ -73,18 +77,19 @@ def test_features_are_those_of_a_balanced_sample_of_test_images_and_of_the_ancho
     assert np.array_equal(run.dataset.test_labels[nearest], found.real_labels)
 
 
-def test_the_sample_is_the_runs_and_the_same_at_each_call(run):
+def test_the_sample_is_the_runs_and_the_same_at_each_call(run, monkeypatch):
+    monkeypatch.setattr(embeddings, "PER_CLASS", 5)
     model = run.model(2)
     anchors = run.anchors(model, 2)
-    first, again = (features_of(model, anchors, run, per_class=5) for _ in range(2))
+    first, again = (features_of(model, anchors, run) for _ in range(2))
     assert np.array_equal(first.real, again.real)
     other = replace(run, config=run.config.model_copy(update={"seed": 1}))
-    assert not np.array_equal(first.real, features_of(model, anchors, other, per_class=5).real)
+    assert not np.array_equal(first.real, features_of(model, anchors, other).real)
 
 
 def test_a_class_with_fewer_images_has_all_of_them(run):
     model = run.model(2)
-    found = features_of(model, run.anchors(model, 2), run, per_class=1000)
+    found = features_of(model, run.anchors(model, 2), run)
     assert np.array_equal(np.bincount(found.real_labels), np.bincount(run.dataset.test_labels))
 
 

@@ -1,6 +1,5 @@
 """`fedadb reproduce`: what it runs, what it writes, and what it says when something is missing."""
 
-import functools
 import re
 import shutil
 from dataclasses import replace
@@ -12,6 +11,7 @@ from helpers import REPOSITORY, read_csv, serve, write_run
 from PIL import Image
 from typer.testing import CliRunner
 
+from fedadb_app.analysis import hessian, landscape
 from fedadb_app.cli import main
 from fedadb_app.cli.common import TITLES
 from fedadb_app.cli.reading import open_run
@@ -219,8 +219,8 @@ SHORT = ["--only", "fedavg,fedadb", "--rounds", "11", "-c", "fedadb.anchor-steps
 
 def coarse(patch):
     """Few images and points, for they are checked elsewhere."""
-    patch.setattr(outputs, "training_sample", functools.partial(outputs.training_sample, size=64))
-    patch.setattr(outputs, "loss_surface", functools.partial(outputs.loss_surface, points=5))
+    patch.setattr(hessian, "SAMPLE_SIZE", 64)
+    patch.setattr(landscape, "POINTS", 5)
 
 
 @pytest.mark.parametrize(
