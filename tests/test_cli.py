@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedadb_app.cli import common, main
-from fedadb_app.results import read_accuracies
+from fedadb_app.run_files import read_accuracies
 
 runner = CliRunner()
 

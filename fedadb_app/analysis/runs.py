@@ -20,7 +20,7 @@ from fedadb_app.errors import DataError
 from fedadb_app.local_training import choose_device
 from fedadb_app.models import HeadBuilder, ImageClassifier, ModelSpec, StateDict, build_classifier
 from fedadb_app.randomness import torch_generator
-from fedadb_app.results import read_accuracies, snapshots
+from fedadb_app.run_files import read_accuracies, snapshots
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from fedadb_app.comparison.grid import (
 from fedadb_app.comparison.plots import plot_classes, plot_curves
 from fedadb_app.comparison.tables import Reading, read_run, write_csv, write_markdown
 from fedadb_app.config import Scalar
-from fedadb_app.errors import ConfigError
+from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.flower import FlowerRun, Simulation, app_defaults
 from strategies import METHODS, read_run_config
 
@@ -142,11 +142,15 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
             return watch(progress, flower_run, target, rounds, cell.name, parent=overall)
 
         for outcome in run_missing(folder, grid, app, show):
-            if outcome.folder is None:
-                failed.append(outcome)
-                progress.console.print(f"[red]{outcome.cell.name}[/] {escape(outcome.reason)}")
+            try:
+                if outcome.folder is None:
+                    raise DataError(outcome.reason)
+                reading = read_run(outcome.cell, outcome.folder)
+            except DataError as error:  # the other runs are worth having
+                failed.append(Outcome(outcome.cell, None, str(error)))
+                progress.console.print(f"[red]{outcome.cell.name}[/] {escape(str(error))}")
                 continue
-            readings.append(read_run(outcome.cell, outcome.folder))
+            readings.append(reading)
             write_csv(readings, folder / "comparison.csv")
             write_markdown(readings, TITLES, reference, folder / "comparison.md")
             progress.update(overall, description=f"{len(readings)} of {len(cells)} runs")
