@@ -263,21 +263,19 @@ class RunFolder:
 
     def add_round(self, record: RoundRecord, class_names: Sequence[str]) -> None:
         """Append a finished round and flush it to disk."""
-        self._append("rounds.csv", [record.row()])
+        self._append("rounds.csv", record.row())
         self._last_round = record.round
         if record.class_accuracy:
             if not (self.path / "class_accuracy.csv").exists():
-                self._append("class_accuracy.csv", [["round", *class_names]])
+                self._append("class_accuracy.csv", ["round", *class_names])
             cells = [_cell("accuracy", a) for a in record.class_accuracy]
-            self._append("class_accuracy.csv", [[str(record.round), *cells]])
+            self._append("class_accuracy.csv", [str(record.round), *cells])
         if not math.isnan(record.accuracy):
             self._accuracies.append(float(_cell("accuracy", record.accuracy)))
-        if record.diagnostics:
+        for name, value in sorted(record.diagnostics.items()):
             if not (self.path / "diagnostics.csv").exists():
-                self._append("diagnostics.csv", [["round", "name", "value"]])
-            of_round = sorted(record.diagnostics.items())
-            rows = [[str(record.round), name, f"{value:.6g}"] for name, value in of_round]
-            self._append("diagnostics.csv", rows)
+                self._append("diagnostics.csv", ["round", "name", "value"])
+            self._append("diagnostics.csv", [str(record.round), name, f"{value:.6g}"])
         if self._events:
             self._events.follow(record.round)
         self.write_summary("running")
@@ -322,9 +320,9 @@ class RunFolder:
                 },
             )
 
-    def _append(self, name: str, rows: Sequence[Sequence[str]]) -> None:
+    def _append(self, name: str, row: Sequence[str]) -> None:
         with (self.path / name).open("a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+            csv.writer(file, lineterminator="\n").writerow(row)
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         temporary = self.path / f"{name}.tmp"

@@ -139,8 +139,8 @@ class RunFiles:
     def _anchors(self) -> tuple[Mapping[int, Mapping[str, Tensor]], Mapping[str, str]]:
         found: dict[int, Mapping[str, Tensor]] = {}
         faults: dict[str, str] = {}
-        folders = {**snapshots(self.folder), int(self.summary["rounds"]): self.folder}
-        for server_round, kept in folders.items():
+        last = int(self.summary["rounds"])
+        for server_round, kept in [*snapshots(self.folder).items(), (last, self.folder)]:
             path = kept / "anchors.safetensors"
             if path.exists():
                 try:

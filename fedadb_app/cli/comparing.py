@@ -66,7 +66,7 @@ def compare(
             failed = run_comparison(folder, grid, app, reference)
         out.print(f"tables and pictures: {folder}", soft_wrap=True, markup=False)
         if failed:
-            fail(f"{len(failed)} runs failed and do not count; run the same command again")
+            fail(f"{len(failed)} runs failed or cannot be counted; run the same command again")
 
 
 def read_grid(
@@ -142,15 +142,16 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
             return watch(progress, flower_run, target, rounds, cell.name, parent=overall)
 
         for outcome in run_missing(folder, grid, app, show):
-            try:
-                if outcome.folder is None:
-                    raise DataError(outcome.reason)
-                reading = read_run(outcome.cell, outcome.folder)
-            except DataError as error:  # the other runs are worth having
-                failed.append(Outcome(outcome.cell, None, str(error)))
-                progress.console.print(f"[red]{outcome.cell.name}[/] {escape(str(error))}")
+            reason = outcome.reason
+            if outcome.folder is not None:
+                try:
+                    readings.append(read_run(outcome.cell, outcome.folder))
+                except DataError as error:  # the others are worth having
+                    reason = str(error)
+            if reason:
+                failed.append(Outcome(outcome.cell, None, reason))
+                progress.console.print(f"[red]{outcome.cell.name}[/] {escape(reason)}")
                 continue
-            readings.append(reading)
             write_csv(readings, folder / "comparison.csv")
             write_markdown(readings, TITLES, reference, folder / "comparison.md")
             progress.update(overall, description=f"{len(readings)} of {len(cells)} runs")

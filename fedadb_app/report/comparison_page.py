@@ -115,14 +115,17 @@ def _readings(folder: Path, methods: Sequence[str]) -> tuple[list[Reading], list
                 raise DataError(f"its summary.json is that of {cell.name}")
             readings.append(reading_of(cell, files))
             notes += files.damaged.values()
-        except (DataError, KeyError, ValueError, TypeError) as error:
+        except DataError as error:
             notes.append(f"runs/{path.name} does not count: {error}")
-    usual = Counter(r.rounds for r in readings).most_common(1)
-    odd = [r for r in readings if r.rounds != usual[0][0]]
-    notes += [f"runs/{r.cell.name} does not count: it has other rounds than most." for r in odd]
+        except (KeyError, ValueError, TypeError) as error:
+            notes.append(f"runs/{path.name}: whose it is, summary.json does not say ({error})")
+    usual = [rounds for rounds, _ in Counter(r.rounds for r in readings).most_common(1)]
+    for reading in readings:
+        if reading.rounds not in usual:
+            notes.append(f"runs/{reading.cell.name} does not count: it has other rounds than most.")
     position = {name: number for number, name in enumerate(methods)}
     return sorted(
-        (r for r in readings if r not in odd),
+        (r for r in readings if r.rounds in usual),
         key=lambda r: (r.cell.seed, r.cell.alpha, position.get(r.cell.strategy, len(position))),
     ), notes
 
