@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import platform
-import re
 import shutil
 import threading
 import time
@@ -29,8 +28,8 @@ from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.live_view import EventFiles
 from fedadb_app.local_training import Attachment
+from fedadb_app.run_files import accuracy_summary, read_accuracies
 
-BEST_ROUNDS, LAST_ROUNDS = 5, 50
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
 
 _TABLES = ("rounds.csv", "class_accuracy.csv", "diagnostics.csv")
@@ -329,39 +328,6 @@ class RunFolder:
         temporary = self.path / f"{name}.tmp"
         temporary.write_text(json.dumps(content, indent=1) + "\n")
         temporary.replace(self.path / name)
-
-
-def snapshots(folder: Path) -> dict[int, Path]:
-    """Return the folders of what a run has kept after some of its rounds, in their order."""
-    kept = [path.parent for path in (folder / "snapshots").glob("round*/model.safetensors")]
-    rounds = {path: re.fullmatch(r"round([0-9]{4,})", path.name) for path in kept}
-    return dict(sorted((int(match[1]), path) for path, match in rounds.items() if match))
-
-
-def read_accuracies(folder: Path) -> tuple[list[float], int]:
-    """Return the accuracies in ``rounds.csv`` so far, and the number of finished rounds."""
-    try:
-        with (folder / "rounds.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
-        return [], 0
-    return [float(row["accuracy"]) for row in rows if row["accuracy"]], len(rows)
-
-
-def accuracy_summary(accuracies: Sequence[float]) -> dict[str, float | None]:
-    """Return the final accuracy, the mean of the five best rounds and of the last fifty (percent).
-
-    With fewer evaluated rounds the means are over what there is; with none they are None.
-    """
-    if not accuracies:
-        return {"final_accuracy": None, "best5_accuracy": None, "last50_accuracy": None}
-    best = sorted(accuracies)[-BEST_ROUNDS:]
-    last = accuracies[-LAST_ROUNDS:]
-    return {
-        "final_accuracy": accuracies[-1],
-        "best5_accuracy": round(sum(best) / len(best), 2),
-        "last50_accuracy": round(sum(last) / len(last), 2),
-    }
 
 
 def _versions() -> dict[str, str]:

@@ -28,7 +28,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], text: str = "") -> 
         If the disk does not take it; the file is then as it was.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    content = save(plain, {_TEXT: text, _CHECKSUM: _checksum(plain, text)})
+    replace(path, save(plain, {_TEXT: text, _CHECKSUM: _checksum(plain, text)}))
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace a file, durably, by one with this content.
+
+    Raises
+    ------
+    CheckpointError
+        If the disk does not take it; the file is then as it was.
+    """
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -8,7 +8,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedadb_app.cli import common, main
-from fedadb_app.results import read_accuracies
+from fedadb_app.errors import DataError
+from fedadb_app.run_files import read_accuracies
 
 runner = CliRunner()
 
@@ -178,6 +179,20 @@ def test_accuracies_skip_rounds_that_were_not_evaluated(tmp_path):
     assert read_accuracies(tmp_path) == ([], 0)
     (tmp_path / "rounds.csv").write_text("round,accuracy\n1,10.00\n2,\n3,30.00\n")
     assert read_accuracies(tmp_path) == ([10.0, 30.0], 3)
+
+
+def test_a_round_that_is_being_written_does_not_count_yet(tmp_path):
+    whole = "round,accuracy\n1,10.00\n2,\n3,30.00\n"
+    for end in range(len(whole)):
+        (tmp_path / "rounds.csv").write_text(whole[:end])
+        lines = max(0, whole[:end].count("\n") - 1)
+        assert read_accuracies(tmp_path) == ([[], [10.0], [10.0]][lines], lines)
+
+
+def test_an_accuracy_that_is_no_number_is_named(tmp_path):
+    (tmp_path / "rounds.csv").write_text("round,accuracy\n1,abc\n")
+    with pytest.raises(DataError, match=r"rounds\.csv cannot be read: .*abc"):
+        read_accuracies(tmp_path)
 
 
 def test_data_describes_a_data_set_and_refuses_an_unknown_one():

@@ -23,7 +23,8 @@ from fedadb_app.data.partition import make_partition
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.local_training import Attachment
-from fedadb_app.results import RoundRecord, RunFolder, accuracy_summary, snapshots
+from fedadb_app.results import RoundRecord, RunFolder
+from fedadb_app.run_files import accuracy_summary, snapshots
 
 HEADER = (
     "round,accuracy,loss,learning_rate,anchor_quality,clients,failures,bytes_down,bytes_up,"

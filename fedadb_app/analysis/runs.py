@@ -23,8 +23,7 @@ from fedadb_app.flower import read_summary
 from fedadb_app.local_training import choose_device
 from fedadb_app.models import HeadBuilder, ImageClassifier, ModelSpec, StateDict, build_classifier
 from fedadb_app.randomness import torch_generator
-from fedadb_app.results import snapshots
-from fedadb_app.run_files import read, read_table
+from fedadb_app.run_files import read, read_table, snapshots
 
 _Kept = tuple[int, Callable[[], StateDict]]
 """A round, and how to read the global model after it."""

@@ -15,7 +15,7 @@ from rich.table import Column
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.flower import FlowerRun, parse_assignments, read_summary
-from fedadb_app.results import accuracy_summary, read_accuracies
+from fedadb_app.run_files import accuracy_summary, read_accuracies
 from strategies import METHODS
 
 _COLUMNS = (  # on a narrow screen the name and the bar give way

@@ -1,6 +1,7 @@
 """A comparison's numbers: ``comparison.csv`` and ``comparison.md``."""
 
 import csv
+import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,11 @@ from scipy import stats
 from fedadb_app.analysis.convergence import TARGETS, forgetting, rounds_to
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.errors import DataError
-from fedadb_app.flower import read_summary
+from fedadb_app.run_files import SECONDS, RunFiles, read_files
+from fedadb_app.storage import replace
 
 Curve = tuple[tuple[int, ...], list[float]]
 """Evaluated rounds, and the accuracy in each, percent."""
-
-_SECONDS = ("seconds_anchors", "seconds_train", "seconds_aggregate", "seconds_evaluate")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Reading:
     accuracies : tuple[float, ...]
         Percent, one per evaluated round.
     class_accuracy : numpy.ndarray
-        Percent, ``(evaluated rounds, C)``.
+        Percent, ``(evaluated rounds, C)``; without rows if that file cannot be read.
     best5, final, last50 : float
         Percent, from the run's summary.
     seconds_per_round, megabytes_per_round : float
@@ -66,36 +66,46 @@ def read_run(cell: Cell, folder: Path) -> Reading:
     Raises
     ------
     DataError
-        If a file is not there or damaged.
+        If a table is not there, is damaged, or lacks a round.
     """
     try:
-        return _read_run(cell, folder)
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise DataError(
-            f"{folder} says that its run is complete, but cannot be read ({error}): remove it, and "
-            f"it is run again"
-        ) from error
+        files = read_files(folder)
+        if fault := files.faults.get("class_accuracy.csv"):
+            raise DataError(fault)
+        if files.class_accuracy is None:
+            raise DataError(f"{folder / 'class_accuracy.csv'} is not there")
+        return reading_of(cell, files)
+    except DataError as error:
+        raise DataError(f"{error}; remove {folder}, and it is run again") from error
 
 
-def _read_run(cell: Cell, folder: Path) -> Reading:
-    summary = read_summary(folder)
-    with (folder / "rounds.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    with (folder / "class_accuracy.csv").open(newline="") as file:
-        classes = [row[1:] for row in csv.reader(file)][1:]
-    evaluated = [row for row in rows if row["accuracy"]]
-    traffic = [int(row["bytes_down"]) + int(row["bytes_up"]) for row in rows]
+def reading_of(cell: Cell, files: RunFiles) -> Reading:
+    """Return what a complete run's files say, whatever is wrong with its accuracy per class.
+
+    Raises
+    ------
+    DataError
+        If ``rounds.csv`` lacks a round, or none was evaluated.
+    """
+    if fault := files.faults.get("rounds.csv"):
+        raise DataError(fault)
+    table, classes = files.rounds, files.class_accuracy
+    rounds, accuracies = table.known("accuracy")
+    if not len(rounds):
+        raise DataError(f"{files.folder / 'rounds.csv'} holds no accuracy")
+    seconds = sum(table.numbers(column) for column in SECONDS)
+    traffic = table.numbers("bytes_down") + table.numbers("bytes_up")
     return Reading(
         cell=cell,
-        rounds=tuple(int(row["round"]) for row in evaluated),
-        accuracies=tuple(float(row["accuracy"]) for row in evaluated),
-        class_accuracy=np.array([[float(c or "nan") for c in row] for row in classes]),
-        best5=summary["best5_accuracy"],
-        final=summary["final_accuracy"],
-        last50=summary["last50_accuracy"],
-        seconds_per_round=statistics.mean(sum(float(r[s]) for s in _SECONDS) for r in rows),
-        megabytes_per_round=statistics.mean(traffic) / 1e6,
-        failures=sum(int(row["failures"]) for row in rows),
+        rounds=tuple(int(t) for t in rounds),
+        accuracies=tuple(accuracies.tolist()),
+        class_accuracy=np.empty((0, 0)) if classes is None else classes.per_class(),
+        best5=float(files.summary["best5_accuracy"]),
+        final=float(files.summary["final_accuracy"]),
+        last50=float(files.summary["last50_accuracy"]),
+        seconds_per_round=float(np.mean(seconds)),
+        megabytes_per_round=float(np.mean(traffic)) / 1e6,
+        failures=table.total("failures"),
     )
 
 
@@ -110,13 +120,14 @@ def write_csv(readings: Sequence[Reading], path: Path) -> None:
         "megabytes_per_round",
         "failures",
     )
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["strategy", "alpha", "seed", *columns])
-        for r in readings:
-            cells = [getattr(r, column) for column in columns]
-            shown = [f"{c:.3f}" if isinstance(c, float) else c for c in cells]
-            writer.writerow([r.cell.strategy, f"{r.cell.alpha:g}", r.cell.seed, *shown])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["strategy", "alpha", "seed", *columns])
+    for r in readings:
+        cells = [getattr(r, column) for column in columns]
+        shown = [f"{c:.3f}" if isinstance(c, float) else c for c in cells]
+        writer.writerow([r.cell.strategy, f"{r.cell.alpha:g}", r.cell.seed, *shown])
+    replace(path, text.getvalue().encode())
 
 
 def write_markdown(
@@ -150,7 +161,7 @@ def write_markdown(
                 *_difference_table(by_method, titles, reference),
                 "",
             ]
-    path.write_text("\n".join(text))
+    replace(path, "\n".join(text).encode())
 
 
 def mean_and_std(values: Sequence[float], decimals: int = 2) -> str:
@@ -187,8 +198,21 @@ def _accuracy_table(
 
 
 def mean_curve(readings: Sequence[Reading]) -> Curve:
-    """Return the evaluated rounds and the accuracy averaged over seeds."""
+    """Return the evaluated rounds and the accuracy averaged over seeds.
+
+    Raises
+    ------
+    DataError
+        If these were not evaluated in the same rounds.
+    """
     rounds = readings[0].rounds
+    for r in readings:
+        if r.rounds != rounds:
+            raise DataError(
+                f"{readings[0].cell.name} was evaluated {len(rounds)} times, the last in round "
+                f"{rounds[-1]}, but {r.cell.name} {len(r.rounds)} times, in round {r.rounds[-1]}: "
+                f"they have no mean"
+            )
     return rounds, np.mean([r.accuracies for r in readings], axis=0).tolist()
 
 

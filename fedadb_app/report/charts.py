@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -347,7 +348,10 @@ def _svg(draw: Callable[[Figure], None], size: tuple[float, float], alt: str) ->
     with mpl.rc_context({**_STYLE, "svg.hashsalt": alt}):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
-        figure.savefig(text, format="svg")
+        with warnings.catch_warnings():
+            # the page's fonts draw the text, so it does not matter what matplotlib's own lack
+            warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
+            figure.savefig(text, format="svg")
     root = ET.fromstring(text.getvalue())
     for parent in list(root.iter()):
         for child in list(parent):

@@ -1,5 +1,6 @@
 """Which sections the page of a comparison has, and what is not there."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,35 +10,47 @@ import numpy as np
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from fedadb_app.comparison.grid import Cell, is_complete
-from fedadb_app.comparison.tables import Reading, mean_curve, read_run
+from fedadb_app.comparison.grid import Cell
+from fedadb_app.comparison.tables import Reading, mean_curve, reading_of
 from fedadb_app.errors import DataError
 from fedadb_app.report import charts
 from fedadb_app.report.charts import Line, Picture
 from fedadb_app.report.page import Page, Section, shown
 from fedadb_app.report.run_page import anchor_sections, heat_map, holdings
-from fedadb_app.run_files import Table, numbers_as_text, read, read_files, read_table
+from fedadb_app.run_files import (
+    Table,
+    numbers_as_text,
+    read,
+    read_files,
+    read_or_note,
+    read_table,
+)
 
 
 def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
     """Arrange what a comparison's files, and those of its runs, say."""
     settings = read(folder / "comparison.json", _settings)
     assert settings is not None  # its existence makes the folder a comparison's
-    rows = read(folder / "comparison.csv", read_table) or Table([], [])
-    tables = read(folder / "comparison.md", _markdown) or Markup()
-    cells = [_cell(folder, rows, row) for row in rows.rows]
-    readings, notes = [], []
-    for cell in cells:
-        try:
-            readings.append(read_run(cell, folder / "runs" / cell.name))
-        except DataError as error:
-            notes.append(f"{cell.name} is named in comparison.csv, but: {error}")
+    readings, notes = _readings(folder, list(titles))
+    faults: dict[str, str] = {}
+    table = read_or_note(folder / "comparison.csv", _a_row_a_run, faults)
+    prose = read_or_note(folder / "comparison.md", _markdown, faults)
+    notes += faults.values()
+    named = {f"{s}-alpha{a}-seed{i}" for s, a, i, *_ in (table.rows if table else ())}
+    there = {r.cell.name for r in readings}
+    for name in sorted(named - there):
+        notes.append(f"{name} is named in comparison.csv, but does not count.")
+    if there - named:
+        notes.append(
+            f"The tables lack {', '.join(sorted(there - named))}: the `fedadb compare` that made "
+            f"these runs writes comparison.csv and comparison.md anew."
+        )
     sections = [
         Section(
             "Side by side",
-            lead="" if cells else "No run has completed yet.",
-            prose=tables,
-            tables={"Every run (comparison.csv)": rows} if cells else {},
+            lead="" if readings else "No run has completed yet.",
+            prose=prose or Markup(),
+            tables={"Every run (comparison.csv)": table} if table else {},
         )
     ]
     for alpha in sorted({r.cell.alpha for r in readings}):
@@ -46,13 +59,10 @@ def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
     sections.append(
         Section("Configuration of all runs", values={k: shown(v) for k, v in settings.items()})
     )
-    incomplete = sorted(
-        path.name for path in (folder / "runs").glob("*") if path.is_dir() and not is_complete(path)
-    )
-    notes += [f"runs/{name} did not complete and does not count." for name in incomplete]
     if notes:
         sections.append(Section("What is not here", notes=notes))
     config = settings["run-config"]
+    cells = [reading.cell for reading in readings]
     methods = dict.fromkeys(cell.strategy for cell in cells)
     return Page(
         folder=folder,
@@ -83,12 +93,41 @@ def _markdown(text: str) -> Markup:
     return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(body))
 
 
-def _cell(folder: Path, table: Table, row: Sequence[str]) -> Cell:
-    values = dict(zip(table.header, row, strict=True))
-    try:
-        return Cell(values["strategy"], float(values["alpha"]), int(values["seed"]))
-    except (KeyError, ValueError) as error:
-        raise DataError(f"{folder / 'comparison.csv'} cannot be read: {error}") from error
+def _a_row_a_run(text: str) -> Table:
+    table = read_table(text)
+    if table.header[:3] != ["strategy", "alpha", "seed"]:
+        raise ValueError("its columns do not begin with strategy, alpha and seed")
+    return table
+
+
+def _readings(folder: Path, methods: Sequence[str]) -> tuple[list[Reading], list[str]]:
+    """Return the complete runs, by seed and in the methods' order, and what of them is missing."""
+    readings, notes = [], []
+    for path in sorted((folder / "runs").glob("*/")):
+        try:
+            files = read_files(path)
+            summary = files.summary
+            if summary["status"] != "completed":
+                notes.append(f"runs/{path.name} did not complete and does not count.")
+                continue
+            cell = Cell(summary["strategy"], float(summary["alpha"]), int(summary["seed"]))
+            if cell.name != path.name:
+                raise DataError(f"its summary.json is that of {cell.name}")
+            readings.append(reading_of(cell, files))
+            notes += files.damaged.values()
+        except DataError as error:
+            notes.append(f"runs/{path.name} does not count: {error}")
+        except (KeyError, ValueError, TypeError) as error:
+            notes.append(f"runs/{path.name}: whose it is, summary.json does not say ({error})")
+    usual = [rounds for rounds, _ in Counter(r.rounds for r in readings).most_common(1)]
+    for reading in readings:
+        if reading.rounds not in usual:
+            notes.append(f"runs/{reading.cell.name} does not count: it has other rounds than most.")
+    position = {name: number for number, name in enumerate(methods)}
+    return sorted(
+        (r for r in readings if r.rounds in usual),
+        key=lambda r: (r.cell.seed, r.cell.alpha, position.get(r.cell.strategy, len(position))),
+    ), notes
 
 
 def _side_by_side(
@@ -145,7 +184,7 @@ def _first_runs(
     strips = [
         heat_map(run.class_accuracy, f"{title}, {seeds[title]}", wide=False)
         for title, run in runs.items()
-        if run.class_accuracy is not None
+        if run.class_accuracy is not None and run.class_accuracy.rows
     ]
     first, *_ = methods
     held = holdings(runs[first])
@@ -161,7 +200,6 @@ def _first_runs(
             replace(
                 section,
                 title=f"{section.title} of {title}{suffix}, {seeds[title]}",
-                notes=run.damaged,
             )
             for title, run in runs.items()
             for section in anchor_sections(run)

@@ -15,7 +15,7 @@ from fedadb_app.dual_branch import dynamic_beta
 from fedadb_app.report import charts
 from fedadb_app.report.charts import Line, Picture
 from fedadb_app.report.page import AnchorImage, Page, Section, shown
-from fedadb_app.run_files import Floats, RunFiles, Table, read_files
+from fedadb_app.run_files import RunFiles, Table, read_files
 
 _SHOWN_ROUNDS = 6  # whose anchors are shown
 _PARTS = ("anchors", "train", "aggregate", "evaluate")
@@ -70,9 +70,9 @@ def run_page(folder: Path, titles: Mapping[str, str]) -> Page:
 
 
 def _learning(run: RunFiles) -> Section:
-    rounds, accuracies = _known(run.rounds, "accuracy")
+    rounds, accuracies = run.rounds.known("accuracy")
     pictures = [charts.accuracy_curve(rounds, accuracies)] if len(rounds) else []
-    losses = [Line("test", *_known(run.rounds, "loss"))]
+    losses = [Line("test", *run.rounds.known("loss"))]
     losses.append(Line("clients' training, mean", *run.diagnostic("train_loss")))
     losses = [line for line in losses if len(line.rounds)]
     if losses:
@@ -82,7 +82,7 @@ def _learning(run: RunFiles) -> Section:
         if name != "train_loss":
             caption = name.replace("_", " ")
             pictures.append(charts.lines(caption, "", [Line(name, *run.diagnostic(name))]))
-    epsilon = Line("epsilon", *_known(run.rounds, "epsilon"))
+    epsilon = Line("epsilon", *run.rounds.known("epsilon"))
     if len(epsilon.rounds):
         pictures.append(charts.lines("Privacy spent", "epsilon", [epsilon]))
     tables = {"Every round (rounds.csv)": run.rounds}
@@ -94,7 +94,7 @@ def _learning(run: RunFiles) -> Section:
 def _classes(run: RunFiles) -> Section:
     table = run.class_accuracy
     if table is None or not table.rows:
-        return Section("Accuracy per class", lead="No accuracy per class was measured.")
+        return Section("Accuracy per class", lead="There is no accuracy per class.")
     return Section(
         "Accuracy per class",
         pictures=[heat_map(table, "Accuracy per class", wide=True)],
@@ -105,15 +105,14 @@ def _classes(run: RunFiles) -> Section:
 def heat_map(table: Table, caption: str, wide: bool) -> Picture:
     """Draw ``class_accuracy.csv``."""
     names = table.header[1:]
-    values = np.array([[float(cell or "nan") for cell in row[1:]] for row in table.rows])
-    return charts.class_heat_map(caption, table.numbers("round"), values, names, wide)
+    return charts.class_heat_map(caption, table.numbers("round"), table.per_class(), names, wide)
 
 
 def holdings(run: RunFiles) -> Section:
     """Return the section on who holds what."""
     title = "Who holds what"
     if run.partition is None:
-        return Section(title, lead="partition.json is not there.")
+        return Section(title, lead="There is no partition.json that can be read.")
     sizes = np.array([client["size"] for client in run.partition["clients"]])
     picture = charts.holdings(sizes, run.class_counts(), run.class_names)
     if run.class_counts() is None:
@@ -130,7 +129,7 @@ def holdings(run: RunFiles) -> Section:
 
 def anchor_sections(run: RunFiles) -> list[Section]:
     """Return the section on class anchors, if the run has any."""
-    rounds, quality = _known(run.rounds, "anchor_quality")
+    rounds, quality = run.rounds.known("anchor_quality")
     pictures = []
     if len(rounds):
         tau = Line("tau", rounds, quality)
@@ -155,7 +154,7 @@ def anchor_sections(run: RunFiles) -> list[Section]:
 def _beta(run: RunFiles) -> list[Line]:
     """Return dynamic beta over rounds for some numbers of lacking classes, where it was used."""
     own = run.config.get("fedadb", {})
-    rounds, quality = _known(run.rounds, "anchor_quality")
+    rounds, quality = run.rounds.known("anchor_quality")
     classes, counts = len(run.class_names), run.class_counts()
     if own.get("beta") != "dynamic" or not own.get("use-lcb") or not (len(rounds) and classes):
         return []
@@ -231,16 +230,16 @@ def _costs(run: RunFiles) -> Section:
 
 
 def _missing(run: RunFiles) -> Iterable[str]:
-    yield from run.damaged
-    if not run.config:
+    yield from run.damaged.values()
+    if not run.config and "config.toml" not in run.damaged:
         yield "config.toml is not there: no configuration, and T is taken to be the rounds so far."
     if not run.rounds.rows:
         yield "No round has ended: there is nothing to draw over rounds."
-    elif not len(_known(run.rounds, "accuracy")[0]):
+    elif not len(run.rounds.known("accuracy")[0]):
         yield "No round was evaluated: no accuracy and no test loss."
-    if run.class_accuracy is None:
+    if run.class_accuracy is None and "class_accuracy.csv" not in run.damaged:
         yield "class_accuracy.csv is not there: only a server that evaluates writes it."
-    if not run.anchors:
+    if not run.anchors and "anchors.safetensors" not in run.damaged:
         yield (
             "anchors.safetensors is not there: the method makes no class anchors, or the run has "
             "not come to its end."
@@ -260,13 +259,6 @@ def _missing(run: RunFiles) -> Iterable[str]:
                 "The β that each client used: it is computed on the client and never leaves it. "
                 "The curves follow from τ and a number of lacking classes."
             )
-
-
-def _known(table: Table, column: str) -> tuple[Floats, Floats]:
-    """Return the rounds in which a column has a value, and the values."""
-    rounds, values = table.numbers("round"), table.numbers(column)
-    known = ~np.isnan(values)
-    return rounds[known], values[known]
 
 
 def _grouped(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -142,7 +142,7 @@ def as_markdown(numbers: Sequence[Number], methods: Mapping[str, str]) -> list[s
 
 def write_csv(path: Path, sections: Mapping[str, Sequence[Number]]) -> None:
     """Write a line a number."""
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             [

@@ -3,9 +3,12 @@
 import base64
 import io
 import json
+import os
 import re
+import select
 import shutil
 import subprocess
+import warnings
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 import torch
 from helpers import read_csv, read_json
 from PIL import Image
+from safetensors.torch import save
 from typer.testing import CliRunner
 
 from fedadb_app.cli import main
@@ -23,6 +27,7 @@ from fedadb_app.local_training import Attachment
 from fedadb_app.report.pages import write_report
 from fedadb_app.report.run_page import spread
 from fedadb_app.results import RoundRecord, RunFolder
+from fedadb_app.run_files import read_files
 from strategies import read_run_config
 
 TITLES = {"fedavg": "FedAvg", "fedadb": "FedADB"}
@@ -281,10 +286,7 @@ def test_a_comparison_shows_its_tables_as_they_stand(comparison, tmp_path):
 
 def test_where_seeds_differ_each_picture_says_whose_it_is(comparison, tmp_path):
     """Of fedadb only seed 1 is complete, of fedavg both."""
-    rows = (comparison / "comparison.csv").read_text().splitlines(keepends=True)
-    kept = [row for row in rows if not row.startswith("fedadb,0.1,0,")]
-    assert len(kept) == len(rows) - 1
-    (comparison / "comparison.csv").write_text("".join(kept))
+    shutil.rmtree(comparison / "runs" / "fedadb-alpha0.1-seed0")
     text = html_of(comparison, tmp_path)
     strips = text.partition("Accuracy per class, alpha = 0.1")[2].partition("</section>")[0]
     captions = re.findall("<figcaption>(.*?)</figcaption>", strips)
@@ -407,7 +409,7 @@ def test_a_run_without_evaluation(tmp_path):
     (folder / "class_accuracy.csv").unlink()
     page = page_of(folder, tmp_path)
     assert "No round was evaluated" in page.text
-    assert "No accuracy per class was measured" in page.text
+    assert "There is no accuracy per class" in page.text
     assert "final accuracy" not in page.values
     assert not any("Test accuracy" in a for a in page.alternatives())
 
@@ -460,7 +462,7 @@ def test_a_line_that_is_being_written_is_left_out(run, tmp_path):
 def test_a_comparison_says_which_runs_do_not_count(comparison, tmp_path):
     shutil.rmtree(comparison / "runs" / "fedavg-alpha0.1-seed1")
     page = page_of(comparison, tmp_path)
-    assert "fedavg-alpha0.1-seed1 is named in comparison.csv, but" in page.text
+    assert "fedavg-alpha0.1-seed1 is named in comparison.csv, but does not count" in page.text
     assert "fedadb-alpha0.1-seed2.incomplete1 did not complete" in page.text
     assert page.values["complete runs"] == "3"
 
@@ -476,6 +478,7 @@ def test_a_comparison_names_a_damaged_snapshot(comparison, tmp_path):
 def test_a_comparison_of_which_nothing_has_run(comparison, tmp_path):
     (comparison / "comparison.csv").unlink()
     (comparison / "comparison.md").unlink()
+    shutil.rmtree(comparison / "runs")
     assert "No run has completed yet" in page_of(comparison, tmp_path).text
 
 
@@ -498,37 +501,193 @@ def test_many_classes_one_round(run, tmp_path):
     [
         ("summary.json", "{"),
         ("summary.json", "{}"),
-        ("config.toml", "a ="),
-        ("config.toml", "fedadb = 3"),
-        ("config.toml", "[fedadb]"),
-        ("partition.json", "[]"),
-        ("partition.json", '{"rule": "iid", "classes": ["cat"], "clients": []}'),
-        ("partition.json", '{"classes": ["cat"], "clients": [{"size": 1, "class_counts": [1]}]}'),
+        ("summary.json", "[]"),
         ("rounds.csv", "round,accuracy\n1,high\n"),
         ("rounds.csv", "round,clients,bytes_down,bytes_up\n1,1,1,1\n"),
-        ("rounds.csv", "round,clients,failures,bytes_down,bytes_up\n1,1,,1,1\n"),
-        ("rounds.csv", "round,clients,failures,bytes_down,bytes_up\n1,1\n2,1,0,1,1\n"),
-        ("rounds.csv", "round,clients,failures,bytes_down,bytes_up\n1,1,0,1,1,7\n"),
         ("rounds.csv", ""),
-        ("class_accuracy.csv", "a,b\n1,2\n"),
-        ("diagnostics.csv", "round,name,value\n1,loss,low\n"),
-        ("anchors.safetensors", "not tensors"),
+        ("rounds.csv", f"round\n{'1' * 200_000}\n"),
     ],
 )
-def test_a_damaged_file_is_named(run, tmp_path, name, content):
+def test_without_summary_and_rounds_there_is_no_page(run, tmp_path, name, content):
     (run / name).write_text(content)
     with pytest.raises(DataError, match=f"{name} cannot be read"):
         page_of(run, tmp_path)
 
 
+def tensors(**changed):
+    kept = {"images": torch.zeros(3, 3, 4, 4), "labels": torch.arange(3)}
+    return save(kept | {"confidences": torch.ones(3)} | changed)
+
+
+def partition(**changed):
+    clients = [{"size": 5, "class_counts": [1, 2, 2]}, {"size": 1, "class_counts": [1, 0, 0]}]
+    return json.dumps({"rule": "iid", "classes": CLASSES, "clients": clients} | changed)
+
+
+DAMAGES = [
+    ("config.toml", "a ="),
+    ("config.toml", "fedadb = 3"),
+    ("config.toml", "[fedadb]"),
+    ("config.toml", 'num-server-rounds = "many"'),
+    ("config.toml", "num-server-rounds = 0"),
+    ("partition.json", "[]"),
+    ("partition.json", partition(clients=[])),
+    ("partition.json", '{"classes": ["cat"], "clients": [{"size": 1, "class_counts": [1]}]}'),
+    ("partition.json", partition(clients=[{"size": 3, "class_counts": [1, 2]}])),
+    ("partition.json", partition(clients=[{"size": 3, "class_counts": [1, 1, 1]}, {"size": 3}])),
+    ("partition.json", partition(clients=[{"size": 3}, {"size": 3, "class_counts": [1, 1, 1]}])),
+    ("partition.json", partition(clients=[{"size": 3, "class_counts": ["1", "1", "1"]}])),
+    ("class_accuracy.csv", "a,b\n1,2\n"),
+    ("class_accuracy.csv", "round,cat\n1,2\n3,2\n2,2\n4,2\n"),
+    ("class_accuracy.csv", "round,cat\n1,high\n"),
+    ("diagnostics.csv", "round,name,value\n1,loss,low\n"),
+    ("diagnostics.csv", "round,name,value\n1,loss,\n"),
+    ("diagnostics.csv", "round,name,value,more\n1,loss,1,1\n"),
+    ("anchors.safetensors", "not tensors"),
+    ("anchors.safetensors", tensors(images=torch.zeros(3, 4, 4))),
+    ("anchors.safetensors", tensors(images=torch.zeros(3, 2, 4, 4))),
+    ("anchors.safetensors", tensors(images=torch.zeros(3, 3, 0, 4))),
+    ("anchors.safetensors", tensors(labels=torch.arange(2))),
+    ("anchors.safetensors", tensors(labels=torch.zeros(3))),
+    ("anchors.safetensors", tensors(confidences=torch.ones(3, 1))),
+]
+
+
+def damage(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGES)
+def test_a_damaged_file_is_named_and_the_rest_is_shown(run, tmp_path, name, content):
+    damage(run / name, content)
+    text = html_of(run, tmp_path)
+    missing = Parsed(text.partition("What is not here")[2]).text
+    assert f"{run / name} cannot be read: " in missing
+    assert f"{name} is not there" not in missing
+    assert cells(run / "rounds.csv") in Parsed(text).tables
+    assert any("Test accuracy" in words for words in Parsed(text).alternatives())
+
+
+@pytest.mark.parametrize(("name", "content"), dict(DAMAGES).items())  # one a file
+def test_a_damaged_file_of_one_run_costs_a_comparison_no_more(comparison, tmp_path, name, content):
+    before = page_of(comparison, tmp_path)
+    damaged = comparison / "runs" / "fedadb-alpha0.1-seed0" / name
+    damage(damaged, content)
+    page = page_of(comparison, tmp_path)
+    assert f"{damaged} cannot be read: " in page.text
+    assert page.values == before.values
+    assert page.values["complete runs"] == "4"
+    lost = set(before.alternatives()) - set(page.alternatives())
+    affected = "Heat map|Class anchor|Weight|lacks|Bar chart. Training"  # of this method
+    assert all(re.search(affected, words) for words in lost)
+    assert sum("Test accuracy" in words for words in page.alternatives()) == 2
+
+
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("comparison.json", "{"), ("comparison.json", "{}"), ("comparison.csv", "strategy\nfedavg\n")],
+    ("name", "content", "said"),
+    [
+        ("class_accuracy.csv", "round,cat\n", "0 rows for 4 evaluated rounds"),
+        ("class_accuracy.csv", "round,cat\n1,50.00\n2,50", "1 rows for 4 evaluated rounds"),
+        ("diagnostics.csv", "round,name,value\n1,loss,1\n", "it ends with round 1"),
+        ("diagnostics.csv", "round,name,value\n", "it ends with round 0"),
+    ],
 )
-def test_a_damaged_file_of_a_comparison_is_named(comparison, tmp_path, name, content):
-    (comparison / name).write_text(content)
-    with pytest.raises(DataError, match=f"{name} cannot be read"):
+def test_what_a_completed_run_lacks_is_named(either, tmp_path, name, content, said):
+    folder = either if (either / name).exists() else either / "runs" / "fedadb-alpha0.1-seed0"
+    (folder / name).write_text(content)
+    text = page_of(either, tmp_path).text
+    assert f"{folder / name} does not hold the whole run: {said}" in text
+
+
+@pytest.mark.parametrize("cut", [1, 3, 50])
+def test_a_completed_run_that_lacks_a_round_is_shown_but_does_not_count(
+    run, comparison, tmp_path, cut
+):
+    one = comparison / "runs" / "fedavg-alpha0.1-seed0" / "rounds.csv"
+    for path in (run / "rounds.csv", one):
+        path.write_text(path.read_text()[:-cut])
+    page = page_of(run, tmp_path)
+    said = "does not hold the whole run: it says rounds = 3, summary.json 4"
+    assert f"{run / 'rounds.csv'} {said}" in page.text
+    assert cells(run / "rounds.csv")[:4] in page.tables
+    page = page_of(comparison, tmp_path)
+    assert f"runs/fedavg-alpha0.1-seed0 does not count: {one} {said}" in page.text
+    assert page.values["complete runs"] == "3"
+
+
+def test_a_run_of_a_comparison_with_other_rounds_does_not_count(comparison, tmp_path):
+    name = "fedavg-alpha0.1-seed1"
+    shutil.rmtree(comparison / "runs" / name)
+    write_run(comparison / "runs", name, "fedavg", [10.0, 20.0], anchors=False, seed=1)
+    page = page_of(comparison, tmp_path)
+    assert f"runs/{name} does not count: it has other rounds than most" in page.text
+    assert page.values["complete runs"] == "3"
+
+
+def test_a_run_in_anothers_folder_does_not_count(comparison, tmp_path):
+    runs = comparison / "runs"
+    shutil.copytree(runs / "fedavg-alpha0.1-seed1", runs / "fedavg-alpha0.1-seed2")
+    page = page_of(comparison, tmp_path)
+    said = "its summary.json is that of fedavg-alpha0.1-seed1"
+    assert f"runs/fedavg-alpha0.1-seed2 does not count: {said}" in page.text
+    assert page.values["complete runs"] == "4"
+
+
+@pytest.mark.parametrize("content", ["{", "{}"])
+def test_without_what_all_runs_share_there_is_no_page(comparison, tmp_path, content):
+    (comparison / "comparison.json").write_text(content)
+    with pytest.raises(DataError, match=r"comparison\.json cannot be read"):
         page_of(comparison, tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "strategy\nfedavg\n", "strategy,alpha,seed\nfedavg,0."])
+def test_without_its_table_a_comparison_shows_its_runs(comparison, tmp_path, content):
+    before = page_of(comparison, tmp_path)
+    (comparison / "comparison.csv").unlink()
+    if content:
+        (comparison / "comparison.csv").write_text(content)
+    page = page_of(comparison, tmp_path)
+    assert page.values == before.values
+    assert page.alternatives() == before.alternatives()
+    names = ", ".join(f"{m}-alpha0.1-seed{seed}" for m in ("fedadb", "fedavg") for seed in (0, 1))
+    assert f"The tables lack {names}: the `fedadb compare` that made" in page.text
+    assert ("comparison.csv cannot be read" in page.text) == (content == "strategy\nfedavg\n")
+
+
+def test_a_half_written_table_of_a_comparison_hides_no_method(comparison, tmp_path):
+    path = comparison / "comparison.csv"
+    path.write_text(path.read_text()[:-5])
+    page = page_of(comparison, tmp_path)
+    assert page.values["complete runs"] == "4"
+    assert "The tables lack fedadb-alpha0.1-seed1: " in page.text
+
+
+def test_a_round_whose_diagnostics_are_being_written_is_left_out(run, tmp_path):
+    """Each name is written by itself, so that the last round may have some of them."""
+    whole = (run / "diagnostics.csv").read_text()
+    lines = whole.splitlines(keepends=True)
+    assert [line.split(",")[0] for line in lines[-2:]] == ["4", "4"]
+    set_status(run, "running")
+    until_3 = "".join(lines[:-2])
+    for end in range(len(until_3), len(whole)):
+        (run / "diagnostics.csv").write_text(whole[:end])
+        files = read_files(run)
+        assert [list(row) for row in files.diagnostics.rows] == [
+            line.strip().split(",") for line in until_3.splitlines()[1:]
+        ]
+        assert files.faults == {}
+    set_status(run, "completed")
+    assert "diagnostics.csv does not hold the whole run" in page_of(run, tmp_path).text
+
+
+def test_names_that_matplotlib_cannot_draw_are_the_browsers(run, tmp_path):
+    names = ["肺炎", "正常", "胸腔积液"]
+    manifest = read_json(run / "partition.json") | {"classes": names}
+    (run / "partition.json").write_text(json.dumps(manifest))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = html_of(run, tmp_path)
+    assert set(names) <= set(re.findall("<text[^>]*>(.*?)</text>", text, re.S))
 
 
 def call(*arguments):
@@ -558,66 +717,172 @@ def test_a_mistake_gets_one_sentence(run, tmp_path):
 
 # --- a real browser -------------------------------------------------------------------------
 
-PROBE = """<script>
+PROBE = """(async () => {
+document.querySelectorAll("details").forEach(part => part.open = true);
+const channels = colour => (colour.match(/[0-9.]+/g) || []).map(Number);
+const clear = colour => channels(colour)[3] === 0;
+const luminance = colour => {
+  const [r, g, b] = channels(colour).map(c => c / 255)
+    .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = element => {
+  while (element && clear(getComputedStyle(element).backgroundColor))
+    element = element.parentElement;
+  return element ? getComputedStyle(element).backgroundColor : "rgb(255, 255, 255)";
+};
+const contrast = element => {
+  const style = getComputedStyle(element);
+  const text = luminance(element.closest("svg") ? style.fill : style.color);
+  const ground = luminance(behind(element));
+  return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
+};
+const own = element => [...element.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+const texts = [...document.body.querySelectorAll("*")].filter(e => own(e) && e.checkVisibility());
+const pictures = [...document.images], drawings = [...document.querySelectorAll("svg")];
 const embedded = [...document.querySelectorAll("svg image")].map(element => {
-  const image = new Image();  // the page's load event waits for it
+  const image = new Image();
   image.src = element.href.baseVal;
   image.alt = element.closest("svg").ariaLabel;
   return image;
 });
-addEventListener("load", () => {
-  const pictures = [...document.images], drawings = [...document.querySelectorAll("svg")];
-  const drawn = svg => svg.getBoundingClientRect().width > 100 && svg.getBBox().width > 100;
-  document.documentElement.dataset.found = JSON.stringify({
-    wrong: [
-      ...[...pictures, ...embedded].filter(image => !image.naturalWidth).map(image => image.alt),
-      ...drawings.filter(svg => !drawn(svg)).map(svg => svg.ariaLabel),
-    ],
-    over: document.documentElement.scrollWidth - innerWidth,
-    pictures: pictures.length + drawings.length,
-  });
-});
-</script>"""
+await Promise.allSettled([...pictures, ...embedded].map(image => image.decode()));
+const drawn = svg => svg.getBoundingClientRect().width > 100 && svg.getBBox().width > 100;
+return {
+  wrong: [
+    ...[...pictures, ...embedded].filter(image => !image.naturalWidth).map(image => image.alt),
+    ...drawings.filter(svg => !drawn(svg)).map(svg => svg.ariaLabel),
+  ],
+  over: document.documentElement.scrollWidth - innerWidth,
+  pictures: pictures.length + drawings.length,
+  texts: texts.length,
+  faint: texts.filter(e => contrast(e) < 4.5).map(e => `${e.tagName} ${e.textContent}`),
+  ground: behind(document.body),
+};
+})()"""
 CHROMIUM = shutil.which("chromium")
 
 
-def look(path, width, tmp_path):
-    """Open a page in a headless browser; return what the probe found and the console's lines."""
-    text = path.read_text()
-    assert "default-src 'none'" in text
-    probed = text.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
-    (tmp_path / "probed.html").write_text(probed.replace("</body>", PROBE + "</body>"))
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += [f"--window-size={width},900", (tmp_path / "probed.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    (found,) = Parsed(done.stdout).all("html")
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return json.loads(found["data-found"]), console
+class Browser:
+    """A headless Chromium, told what to do over a pipe (Chrome DevTools Protocol)."""
+
+    def __init__(self, profile):
+        reads, self._to = os.pipe()
+        self._from, writes = os.pipe()
+        command = ["bash", "-c", f'exec "$@" 3<&{reads} 4>&{writes}', "bash", str(CHROMIUM)]
+        command += ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
+        self._process = subprocess.Popen(
+            [*command, f"--user-data-dir={profile}"],
+            pass_fds=(reads, writes),
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(reads)
+        os.close(writes)
+        self._buffer, self.events, self._session = b"", [], {}
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = {"sessionId": attached["sessionId"]}
+        for domain in ("Page", "Log", "Runtime"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **parameters):
+        message = {"id": 1, "method": method, "params": parameters, **self._session}
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        return self.until(lambda answer: "id" in answer)["result"]
+
+    def until(self, wanted):
+        while True:
+            while b"\0" not in self._buffer:
+                assert select.select([self._from], [], [], 60)[0], "the browser says nothing"
+                self._buffer += os.read(self._from, 2**16)
+            text, _, self._buffer = self._buffer.partition(b"\0")
+            message = json.loads(text)
+            self.events.append(message)
+            if wanted(message):
+                return message
+
+    def look(self, path, width=1400, scheme="light", media="screen"):
+        """Open a page; return what the probe found and what the console said."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": scheme}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
+        self.events.clear()
+        self.call("Page.navigate", url=path.as_uri())
+        if not self.said("Page.loadEventFired"):
+            self.until(lambda message: message.get("method") == "Page.loadEventFired")
+        found = self.call(
+            "Runtime.evaluate", expression=PROBE, awaitPromise=True, returnByValue=True
+        )
+        return found["result"]["value"], self.said("Log.entryAdded", "Runtime.exceptionThrown")
+
+    def said(self, *methods):
+        return [event for event in self.events if event.get("method") in methods]
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+        os.close(self._to)
+        os.close(self._from)
+
+
+@pytest.fixture
+def browser(tmp_path):
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH")
+    opened = Browser(tmp_path / "profile")
+    yield opened
+    opened.close()
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
-@pytest.mark.parametrize("width", [500, 1400])  # the narrowest window that Chromium opens
-def test_a_browser_draws_every_picture_and_complains_of_nothing(either, tmp_path, width):
+def test_a_browser_draws_every_picture_and_complains_of_nothing(browser, either, tmp_path):
     page = page_of(either, tmp_path)
-    found, console = look(tmp_path / "page.html", width, tmp_path)
-    assert console == []
-    assert found["wrong"] == []
-    assert found["over"] <= 0  # nothing but tables and wide figures scrolls sideways
-    assert found["pictures"] == len(page.all("img")) + len(page.all("svg"))
+    for width in (360, 500, 1400):
+        for scheme, ground in (("light", "rgb(244, 246, 248)"), ("dark", "rgb(14, 17, 21)")):
+            found, console = browser.look(tmp_path / "page.html", width, scheme)
+            assert console == []
+            assert found["wrong"] == []
+            assert found["over"] <= 0  # nothing but tables and wide figures scrolls sideways
+            assert found["pictures"] == len(page.all("img")) + len(page.all("svg"))
+            assert found["texts"] > 100
+            assert found["faint"] == []
+            assert found["ground"] == ground
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
-def test_the_browser_check_finds_what_is_broken(run, tmp_path):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_paper_everything_is_dark_on_white_and_within_the_margins(
+    browser, either, tmp_path, scheme
+):
+    page_of(either, tmp_path)
+    a4 = round((210 - 2 * 14) / 25.4 * 96)
+    found, _ = browser.look(tmp_path / "page.html", a4, scheme, "print")
+    assert found["wrong"] == []
+    assert found["over"] <= 0
+    assert found["texts"] > 100
+    assert found["faint"] == []
+    assert found["ground"] == "rgb(255, 255, 255)"
+
+
+@pytest.mark.browser
+def test_the_browser_check_finds_what_is_broken(browser, run, tmp_path):
     page_of(run, tmp_path)
     path = tmp_path / "page.html"
     broken = path.read_text().replace("data:image/png;base64,", "data:image/png;base64,A", 1)
-    path.write_text(
-        broken.replace("</body>", '<img src="https://example.org/a.png" alt="x"></body>')
+    more = (
+        '<img src="https://example.org/a.png" alt="x"><p style="color: var(--grid)">faint</p>'
+        '<div style="width: 2000px">wide</div></body>'
     )
-    found, console = look(path, 1400, tmp_path)
+    path.write_text(broken.replace("</body>", more))
+    found, console = browser.look(path)
     assert "x" in found["wrong"]
     assert len(found["wrong"]) == 2
     assert console
+    assert found["faint"] == ["P faint"]
+    assert found["over"] > 0

@@ -436,6 +436,16 @@ def test_an_unreadable_run_does_not_keep_others_from_running(flower, call, tmp_p
     page_of(folder, "figure4")
 
 
+def test_a_run_that_lacks_rounds_is_named_and_does_not_count(flower, call, tmp_path):
+    assert call("table2").exit_code == 0
+    (rounds,) = (tmp_path / "out").rglob("feddyn-alpha0.1-seed0/rounds.csv")
+    rounds.write_text("".join(rounds.read_text().splitlines(keepends=True)[:30]))
+    result = call("table2")
+    assert result.exit_code == 1
+    assert f"{rounds} does not hold the whole run: it says rounds = 29" in result.output
+    assert "1 of 11 runs are missing." in page_of(tmp_path / "out" / "small", "table2")
+
+
 @pytest.mark.parametrize("item", ["figure2", "figure4", "table1", "table2", "table4"])
 def test_an_unfinished_item_shows_what_there_is(flower, call, tmp_path, item):
     """As after a killed machine: but for two runs, nothing could be started."""

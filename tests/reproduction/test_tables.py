@@ -2,6 +2,8 @@
 
 import csv
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,6 +224,20 @@ def test_markdown_and_csv(tmp_path):
     sections = [row["section"] for row in read_csv(tmp_path / "t.csv")]
     assert sections == ["cross-device"] * 3 + [""]
     assert [row["paper_deviation"] for row in read_csv(tmp_path / "t.csv")][:2] == ["1.57", "0.40"]
+
+
+def test_a_table_of_numbers_is_utf_8_everywhere(tmp_path):
+    """Where text has another encoding by default, an "α" would end the command."""
+    code = (
+        "import sys, warnings\n"
+        "from pathlib import Path\n"
+        "from fedadb_app.reproduction.tables import Number, write_csv\n"
+        "warnings.simplefilter('error', EncodingWarning)\n"
+        "write_csv(Path(sys.argv[1]), {'': [Number('α', 'c', [1.0], None)]})\n"
+    )
+    command = [sys.executable, "-X", "warn_default_encoding", "-c", code, str(tmp_path / "t.csv")]
+    subprocess.run(command, check=True)
+    assert ",α,c," in (tmp_path / "t.csv").read_text(encoding="utf-8")
 
 
 def test_a_page(tmp_path):
