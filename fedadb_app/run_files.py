@@ -171,7 +171,7 @@ def read_files(folder: Path) -> RunFiles:
     config = read_or_note(folder / "config.toml", _config, faults) or {}
     partition = read_or_note(folder / "partition.json", _partition, faults)
     if summary["status"] != "running":  # while it is, a file may be a round ahead of another
-        for name, wrong in _unfit(summary, rounds, class_accuracy, diagnostics).items():
+        for name, wrong in _unfit(summary, rounds, class_accuracy).items():
             faults[name] = f"{folder / name} does not hold the whole run: {wrong}"
     return RunFiles(folder, summary, config, rounds, class_accuracy, diagnostics, partition, faults)
 
@@ -335,10 +335,11 @@ def _anchors(path: Path) -> Mapping[str, Tensor]:
     return {"images": images, "labels": labels, "confidences": confidences}
 
 
-def _unfit(
-    summary: Mapping[str, Any], rounds: Table, classes: Table | None, diagnostics: Table | None
-) -> dict[str, str]:
-    """Return what each table of a run that has ended lacks of it."""
+def _unfit(summary: Mapping[str, Any], rounds: Table, classes: Table | None) -> dict[str, str]:
+    """Return what each table of a run that has ended lacks of it.
+
+    Of ``diagnostics.csv`` nothing can be told: not every round has to have some.
+    """
     evaluated, accuracies = rounds.known("accuracy")
     told = {"rounds": len(rounds.rows), **accuracy_summary(accuracies.tolist())}
     for key, value in told.items():
@@ -349,8 +350,4 @@ def _unfit(
     if classes is not None and classes.numbers("round").tolist() != evaluated.tolist():
         said = f"{len(classes.rows)} rows for {len(evaluated)} evaluated rounds"
         found["class_accuracy.csv"] = said
-    if diagnostics is not None and summary["status"] == "completed":  # others end within a round
-        last = diagnostics.rows[-1][0] if diagnostics.rows else "0"
-        if last != summary["rounds"]:
-            found["diagnostics.csv"] = f"it ends with round {last}"
     return found

@@ -588,8 +588,6 @@ def test_a_damaged_file_of_one_run_costs_a_comparison_no_more(comparison, tmp_pa
     [
         ("class_accuracy.csv", "round,cat\n", "0 rows for 4 evaluated rounds"),
         ("class_accuracy.csv", "round,cat\n1,50.00\n2,50", "1 rows for 4 evaluated rounds"),
-        ("diagnostics.csv", "round,name,value\n1,loss,1\n", "it ends with round 1"),
-        ("diagnostics.csv", "round,name,value\n", "it ends with round 0"),
     ],
 )
 def test_what_a_completed_run_lacks_is_named(either, tmp_path, name, content, said):
