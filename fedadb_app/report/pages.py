@@ -44,6 +44,6 @@ def write_report(folder: Path, titles: Mapping[str, str], path: Path) -> None:
     )
     text = environment.get_template("page.html.j2").render(page=page)
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")  # half a surrogate pair
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror}") from error

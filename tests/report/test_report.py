@@ -679,13 +679,15 @@ def test_a_round_whose_diagnostics_are_being_written_is_left_out(run, tmp_path):
 
 
 def test_names_that_matplotlib_cannot_draw_are_the_browsers(run, tmp_path):
-    names = ["肺炎", "正常", "胸腔积液"]
+    names = ["肺炎", "正常", "half \ud800"]
     manifest = read_json(run / "partition.json") | {"classes": names}
     (run / "partition.json").write_text(json.dumps(manifest))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         text = html_of(run, tmp_path)
-    assert set(names) <= set(re.findall("<text[^>]*>(.*?)</text>", text, re.S))
+    drawn = re.findall("<text[^>]*>(.*?)</text>", text, re.S)
+    assert {"肺炎", "正常"} <= set(drawn)
+    assert "<figcaption>half ?<small>" in text  # half a letter is none
 
 
 def call(*arguments):
