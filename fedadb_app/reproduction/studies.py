@@ -294,7 +294,7 @@ def _table6(scale: Scale) -> Study:
             for entry in _entries("table6", scale, SILO, ((dataset, 0.1),), _FEW)
         ],
         "PathMNIST's 10 004 validation images, each in one of four artificial styles, instead of "
-        "PACS; LeNet, 100 rounds instead of 1000.",
+        "PACS, of which the differences say nothing; LeNet, 100 rounds instead of 1000.",
     )
 
 

@@ -108,7 +108,7 @@ def test_lmd_sample_whose_label_is_the_only_minority_one_does_not_count():
     labels = torch.tensor([2, 2])
     loss = label_masking_distillation(student, torch.randn(2, 3), labels, mask, 1.0)
     (gradient,) = torch.autograd.grad(loss, student)
-    assert float(loss) == 0.0
+    assert loss.item() == 0.0
     assert torch.equal(gradient, torch.zeros(2, 3))
 
 
