@@ -171,7 +171,9 @@ def read_files(folder: Path) -> RunFiles:
     config = read_or_note(folder / "config.toml", _config, faults) or {}
     partition = read_or_note(folder / "partition.json", _partition, faults)
     if summary["status"] != "running":  # while it is, a file may be a round ahead of another
-        for name, wrong in _unfit(summary, rounds, class_accuracy).items():
+        no_privacy = config.get("privacy", "none") == "none"  # then each round says its drift
+        unfit = _unfit(summary, rounds, class_accuracy, diagnostics, every_round=no_privacy)
+        for name, wrong in unfit.items():
             faults[name] = f"{folder / name} does not hold the whole run: {wrong}"
     return RunFiles(folder, summary, config, rounds, class_accuracy, diagnostics, partition, faults)
 
@@ -335,10 +337,16 @@ def _anchors(path: Path) -> Mapping[str, Tensor]:
     return {"images": images, "labels": labels, "confidences": confidences}
 
 
-def _unfit(summary: Mapping[str, Any], rounds: Table, classes: Table | None) -> dict[str, str]:
+def _unfit(
+    summary: Mapping[str, Any],
+    rounds: Table,
+    classes: Table | None,
+    diagnostics: Table | None,
+    every_round: bool,
+) -> dict[str, str]:
     """Return what each table of a run that has ended lacks of it.
 
-    Of ``diagnostics.csv`` nothing can be told: not every round has to have some.
+    ``diagnostics.csv`` can only be told where `every_round` of a completed run has some.
     """
     evaluated, accuracies = rounds.known("accuracy")
     told = {"rounds": len(rounds.rows), **accuracy_summary(accuracies.tolist())}
@@ -350,4 +358,8 @@ def _unfit(summary: Mapping[str, Any], rounds: Table, classes: Table | None) -> 
     if classes is not None and classes.numbers("round").tolist() != evaluated.tolist():
         said = f"{len(classes.rows)} rows for {len(evaluated)} evaluated rounds"
         found["class_accuracy.csv"] = said
+    if diagnostics is not None and every_round and summary["status"] == "completed":
+        last = diagnostics.rows[-1][0] if diagnostics.rows else "0"
+        if last != summary["rounds"]:
+            found["diagnostics.csv"] = f"it ends with round {last}"
     return found

@@ -588,6 +588,8 @@ def test_a_damaged_file_of_one_run_costs_a_comparison_no_more(comparison, tmp_pa
     [
         ("class_accuracy.csv", "round,cat\n", "0 rows for 4 evaluated rounds"),
         ("class_accuracy.csv", "round,cat\n1,50.00\n2,50", "1 rows for 4 evaluated rounds"),
+        ("diagnostics.csv", "round,name,value\n1,loss,1\n", "it ends with round 1"),
+        ("diagnostics.csv", "round,name,value\n", "it ends with round 0"),
     ],
 )
 def test_what_a_completed_run_lacks_is_named(either, tmp_path, name, content, said):
@@ -676,6 +678,14 @@ def test_a_round_whose_diagnostics_are_being_written_is_left_out(run, tmp_path):
         assert files.faults == {}
     set_status(run, "completed")
     assert "diagnostics.csv does not hold the whole run" in page_of(run, tmp_path).text
+
+
+def test_with_privacy_a_round_may_have_no_diagnostics(run, tmp_path):
+    (run / "diagnostics.csv").write_text("round,name,value\n2,client_states_lost,1\n")
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('privacy = "none"', 'privacy = "central"'))
+    assert 'privacy = "none"' in config
+    assert read_files(run).faults == {}
 
 
 def test_names_that_matplotlib_cannot_draw_are_the_browsers(run, tmp_path):
