@@ -101,6 +101,19 @@ def test_run_reports_the_accuracy_and_where_the_results_are(monkeypatch, tmp_pat
     assert str(tmp_path / "r") in result.output
 
 
+def test_a_run_whose_folder_lies_on_another_machine(monkeypatch, tmp_path):
+    class Elsewhere(FinishedRun):
+        def __init__(self, app, values, simulation, superlink=""):
+            assert (simulation, superlink) == (None, "hospitals")
+
+    monkeypatch.setattr("fedadb_app.cli.running.FlowerRun", Elsewhere)
+    config = f'output-dir="{tmp_path}" run-name="r"'
+    result = call("run", "--app", str(REPOSITORY), "--superlink", "hospitals", "-c", config)
+    assert result.exit_code == 0, result.output
+    assert "accuracy:" not in result.output
+    assert str(tmp_path / "r") in result.output
+
+
 def test_run_fails_when_flower_says_so_whatever_the_folder_says(monkeypatch, tmp_path):
     class Failed(FinishedRun):
         outcome = ("finished:failed", "Simulation Runtime crashed")

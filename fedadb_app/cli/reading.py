@@ -54,7 +54,7 @@ def analyse(
         chosen = 0 if set(names) == {DRIFT} else run.chosen(server_round)
         folder = run.folder / "analysis"
         targets = {n: folder if n == DRIFT else folder / f"round{chosen:04}" for n in names}
-        problems = 0
+        problems, places = 0, dict[str, None]()
         for name, target in targets.items():
             try:
                 target.mkdir(parents=True, exist_ok=True)
@@ -67,8 +67,9 @@ def analyse(
                 continue
             for what_it_is, value in numbers.items():
                 out.print(f"{name}: {what_it_is} {value:.4g}", soft_wrap=True, markup=False)
-        places = ", ".join(dict.fromkeys(map(str, targets.values())))
-        out.print(f"pictures and tables: {places}", soft_wrap=True, markup=False)
+            places[str(target)] = None
+        if places:
+            out.print(f"pictures and tables: {', '.join(places)}", soft_wrap=True, markup=False)
         if problems:
             fail(f"{problems} of {len(targets)} read-outs could not be made")
 

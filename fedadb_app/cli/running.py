@@ -48,11 +48,11 @@ def run(
         if status != "finished:completed":
             reason = read_summary(folder).get("reason") or details
             fail(f"the run {status.removeprefix('finished:')}: {reason}; results so far: {folder}")
-        summary = read_summary(folder)
-        out.print(
-            f"accuracy: final {summary['final_accuracy']} %, "
-            f"best five rounds {summary['best5_accuracy']} %"
-        )
+        if summary := read_summary(folder):  # elsewhere than its SuperLink there is none
+            out.print(
+                f"accuracy: final {summary['final_accuracy']} %, "
+                f"best five rounds {summary['best5_accuracy']} %"
+            )
         out.print(f"results: {folder}", soft_wrap=True, markup=False)
 
 

@@ -72,7 +72,7 @@ def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
         tiles=[
             ("methods", str(len(methods))),
             ("complete runs", str(len(readings))),
-            ("seeds", ", ".join(dict.fromkeys(str(cell.seed) for cell in cells))),
+            ("seed", ", ".join(dict.fromkeys(str(cell.seed) for cell in cells))),
             ("alpha", ", ".join(dict.fromkeys(f"{cell.alpha:g}" for cell in cells))),
             ("clients", settings["federation"]["num_supernodes"]),
             ("rounds", config["num-server-rounds"]),

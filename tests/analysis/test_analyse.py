@@ -177,6 +177,7 @@ def test_a_method_without_anchors(values, tmp_path):
     assert "anchors: " in result.output
     assert 'the run made no anchors (strategy="fedavg")' in result.output
     assert "drift: client_drift" in result.output
+    assert f"pictures and tables: {run / 'analysis'}\n" in result.output  # where nothing failed
     assert "1 of 2 read-outs could not be made" in result.output
 
 
