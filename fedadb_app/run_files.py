@@ -118,9 +118,7 @@ class RunFiles:
 
     def diagnostic(self, name: str) -> tuple[Floats, Floats]:
         """Return the rounds and the values of one name in ``diagnostics.csv``."""
-        rows = [] if self.diagnostics is None else self.diagnostics.rows
-        pairs = [(float(t), float(value)) for t, what, value in rows if what == name]
-        return np.array([t for t, _ in pairs]), np.array([value for _, value in pairs])
+        return diagnostic(self.diagnostics, name)
 
     @property
     def anchors(self) -> Mapping[int, Mapping[str, Tensor]]:
@@ -167,7 +165,7 @@ def read_files(folder: Path) -> RunFiles:
         raise DataError(f"{folder} holds no run: {missing} is not there")
     faults: dict[str, str] = {}
     class_accuracy = read_or_note(folder / "class_accuracy.csv", _by_round, faults)
-    diagnostics = read_or_note(folder / "diagnostics.csv", _diagnostics, faults)
+    diagnostics = read_or_note(folder / "diagnostics.csv", read_diagnostics, faults)
     config = read_or_note(folder / "config.toml", _config, faults) or {}
     partition = read_or_note(folder / "partition.json", _partition, faults)
     if summary["status"] != "running":  # while it is, a file may be a round ahead of another
@@ -176,6 +174,25 @@ def read_files(folder: Path) -> RunFiles:
         for name, wrong in unfit.items():
             faults[name] = f"{folder / name} does not hold the whole run: {wrong}"
     return RunFiles(folder, summary, config, rounds, class_accuracy, diagnostics, partition, faults)
+
+
+def read_configuration(folder: Path) -> dict[str, Any]:
+    """Return a run's effective values as its ``config.toml`` has them, without the versions.
+
+    Raises
+    ------
+    DataError
+        If the folder holds no run.
+    """
+    path = folder / "config.toml"
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise DataError(f"{folder} holds no run: {path} cannot be read") from error
+    except ValueError as error:  # no TOML, or not even UTF-8
+        raise DataError(f"{path} is damaged: {error}") from error
+    values.pop("packages", None)
+    return values
 
 
 def read(path: Path, parse: Callable[[str], T]) -> T | None:
@@ -287,7 +304,14 @@ def _rounds(text: str) -> Table:
     return table
 
 
-def _diagnostics(text: str) -> Table:
+def diagnostic(table: Table | None, name: str) -> tuple[Floats, Floats]:
+    """Return the rounds and the values of one name in ``diagnostics.csv``; none without it."""
+    rows = [] if table is None else table.rows
+    pairs = [(float(t), float(value)) for t, what, value in rows if what == name]
+    return np.array([t for t, _ in pairs]), np.array([value for _, value in pairs])
+
+
+def read_diagnostics(text: str) -> Table:
     """Parse ``diagnostics.csv``, but for a last round that is still being written."""
     table = read_table(text)
     if table.header != ["round", "name", "value"]:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from fedadb_app.analysis.style import add_legend, colours
 from fedadb_app.errors import DataError
-from fedadb_app.run_files import read, read_table
+from fedadb_app.run_files import diagnostic, read, read_diagnostics
 
 _TITLES = {
     "update_norm": "norm of the mean update",
@@ -53,9 +53,10 @@ def read_drift(folder: Path) -> Drift:
     DataError
         If it is not written there, or the file is damaged.
     """
-    columns = read(folder / "diagnostics.csv", _by_name) or {}
-    # The last round may be half written: it has not all three.
-    rounds = sorted(set.intersection(*(set(columns.get(name, ())) for name in _TITLES)))
+    table = read(folder / "diagnostics.csv", read_diagnostics)
+    columns = {name: dict(zip(*diagnostic(table, name), strict=True)) for name in _TITLES}
+    # The only round so far may be half written: it has not all three.
+    rounds = sorted(set.intersection(*map(set, columns.values())))
     if not rounds:
         raise DataError(
             f"{folder}: diagnostics.csv has no round with {', '.join(_TITLES)}: the run is of an "
@@ -64,13 +65,6 @@ def read_drift(folder: Path) -> Drift:
         )
     values = {name: np.array([columns[name][t] for t in rounds]) for name in _TITLES}
     return Drift(np.array(rounds, np.float64), values)
-
-
-def _by_name(text: str) -> dict[str, dict[int, float]]:
-    columns: dict[str, dict[int, float]] = {}
-    for server_round, name, value in read_table(text).rows:
-        columns.setdefault(name, {})[int(server_round)] = float(value)
-    return columns
 
 
 def plot_drift(runs: Mapping[str, Drift], path: Path) -> None:

@@ -1,12 +1,10 @@
 """A run's folder, opened for read-outs: kept global models, their anchors, the data."""
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -27,25 +25,6 @@ from fedadb_app.run_files import read, read_table, snapshots
 
 _Kept = tuple[int, Callable[[], StateDict]]
 """A round, and how to read the global model after it."""
-
-
-def read_configuration(folder: Path) -> dict[str, Any]:
-    """Return a run's effective values as its ``config.toml`` has them, without the versions.
-
-    Raises
-    ------
-    DataError
-        If the folder holds no run.
-    """
-    path = folder / "config.toml"
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise DataError(f"{folder} holds no run: {path} cannot be read") from error
-    except ValueError as error:  # no TOML, or not even UTF-8
-        raise DataError(f"{path} is damaged: {error}") from error
-    values.pop("packages", None)
-    return values
 
 
 @dataclass(frozen=True)

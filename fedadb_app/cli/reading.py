@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedadb_app.analysis.runs import SavedRun, read_configuration
+from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.cli.common import TITLES, err, fail, one_sentence, out, words
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.flower import flatten
+from fedadb_app.run_files import read_configuration
 from strategies import read_run_config
 from strategies.fedadb import FedADBParams
 

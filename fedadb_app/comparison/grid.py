@@ -9,12 +9,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedadb_app.analysis.runs import read_configuration
 from fedadb_app.checkpoint import MAY_DIFFER
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.flower import FlowerError, FlowerRun, Simulation, flatten, read_summary
-from fedadb_app.run_files import read
+from fedadb_app.run_files import read, read_configuration
 
 CELL_KEYS = ("strategy", "seed", "alpha", "output-dir", "run-name")
 """Keys that a comparison sets itself."""
