@@ -18,6 +18,7 @@ from fedadb_app.report.charts import Line, Picture
 from fedadb_app.report.page import Page, Section, shown
 from fedadb_app.report.run_page import anchor_sections, heat_map, holdings
 from fedadb_app.run_files import (
+    RunFiles,
     Table,
     numbers_as_text,
     read,
@@ -31,7 +32,7 @@ def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
     """Arrange what a comparison's files, and those of its runs, say."""
     settings = read(folder / "comparison.json", _settings)
     assert settings is not None  # its existence makes the folder a comparison's
-    readings, notes = _readings(folder, list(titles))
+    readings, files, notes = _readings(folder, list(titles))
     faults: dict[str, str] = {}
     table = read_or_note(folder / "comparison.csv", _a_row_a_run, faults)
     prose = read_or_note(folder / "comparison.md", _markdown, faults)
@@ -55,7 +56,7 @@ def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
     ]
     for alpha in sorted({r.cell.alpha for r in readings}):
         of_alpha = [r for r in readings if r.cell.alpha == alpha]
-        sections += _side_by_side(folder, of_alpha, titles)
+        sections += _side_by_side(of_alpha, files, titles)
     sections.append(
         Section("Configuration of all runs", values={k: shown(v) for k, v in settings.items()})
     )
@@ -100,9 +101,16 @@ def _a_row_a_run(text: str) -> Table:
     return table
 
 
-def _readings(folder: Path, methods: Sequence[str]) -> tuple[list[Reading], list[str]]:
-    """Return the complete runs, by seed and in the methods' order, and what of them is missing."""
-    readings, notes = [], []
+def _readings(
+    folder: Path, methods: Sequence[str]
+) -> tuple[list[Reading], Mapping[Cell, RunFiles], list[str]]:
+    """Return the complete runs, their files, and what of them is missing.
+
+    The runs are by seed and in the methods' order.
+    """
+    readings: list[Reading] = []
+    files_of: dict[Cell, RunFiles] = {}
+    notes: list[str] = []
     for path in sorted((folder / "runs").glob("*/")):
         try:
             files = read_files(path)
@@ -114,6 +122,7 @@ def _readings(folder: Path, methods: Sequence[str]) -> tuple[list[Reading], list
             if cell.name != path.name:
                 raise DataError(f"its summary.json is that of {cell.name}")
             readings.append(reading_of(cell, files))
+            files_of[cell] = files
             notes += files.damaged.values()
         except DataError as error:
             notes.append(f"runs/{path.name} does not count: {error}")
@@ -124,14 +133,15 @@ def _readings(folder: Path, methods: Sequence[str]) -> tuple[list[Reading], list
         if reading.rounds not in usual:
             notes.append(f"runs/{reading.cell.name} does not count: it has other rounds than most.")
     position = {name: number for number, name in enumerate(methods)}
-    return sorted(
+    readings = sorted(
         (r for r in readings if r.rounds in usual),
         key=lambda r: (r.cell.seed, r.cell.alpha, position.get(r.cell.strategy, len(position))),
-    ), notes
+    )
+    return readings, files_of, notes
 
 
 def _side_by_side(
-    folder: Path, readings: Sequence[Reading], titles: Mapping[str, str]
+    readings: Sequence[Reading], files: Mapping[Cell, RunFiles], titles: Mapping[str, str]
 ) -> list[Section]:
     """Return the sections on the runs of one alpha."""
     methods: dict[str, list[Reading]] = {}
@@ -149,7 +159,7 @@ def _side_by_side(
             ),
             pictures=_curves(methods),
         ),
-        *_first_runs(folder, methods, suffix),
+        *_first_runs(methods, files, suffix),
         Section(
             f"Failures, time and bytes{suffix}",
             lead=f"{failures} failures of clients in {len(readings)} runs.",
@@ -176,11 +186,11 @@ def _curves(methods: Mapping[str, Sequence[Reading]]) -> list[Picture]:
 
 
 def _first_runs(
-    folder: Path, methods: Mapping[str, Sequence[Reading]], suffix: str
+    methods: Mapping[str, Sequence[Reading]], files: Mapping[Cell, RunFiles], suffix: str
 ) -> list[Section]:
     """Return the sections on each method's first run, which need not have the same seed."""
     seeds = {title: f"seed {rs[0].cell.seed}" for title, rs in methods.items()}
-    runs = {title: read_files(folder / "runs" / rs[0].cell.name) for title, rs in methods.items()}
+    runs = {title: files[rs[0].cell] for title, rs in methods.items()}
     strips = [
         heat_map(run.class_accuracy, f"{title}, {seeds[title]}", wide=False)
         for title, run in runs.items()
