@@ -11,13 +11,13 @@ from fedadb_app import messages
 from fedadb_app.aggregation import all_finite
 from fedadb_app.client_context import client_state, configured_data, or_refuse
 from fedadb_app.config import RunConfig
-from fedadb_app.data import PartitionClaim, client_data, image_schema
+from fedadb_app.data.clients import PartitionClaim, client_data, image_schema
 from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import LocalTask, choose_device
-from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 from fedadb_app.process import keep_freed_memory, release_freed_memory, start_ray_in
-from strategies import METHODS, read_run_config
 from strategies.local_privacy import local_privacy
+from strategies.registry import METHODS, read_run_config
 
 logger = logging.getLogger("flwr.fedadb")
 

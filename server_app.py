@@ -7,14 +7,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.exit import add_exit_handler
 
 from fedadb_app import messages
-from fedadb_app.checkpoint import checkpoint_to_resume
-from fedadb_app.data import image_schema, partition_of, server_dataset
+from fedadb_app.data.clients import image_schema, partition_of, server_dataset
 from fedadb_app.local_training import choose_device
-from fedadb_app.models import ModelSpec, build_classifier
+from fedadb_app.models.classifier import ModelSpec, build_classifier
 from fedadb_app.process import keep_freed_memory
-from fedadb_app.results import RunFolder
-from strategies import read_run_config
+from fedadb_app.runs.checkpoint import checkpoint_to_resume
+from fedadb_app.runs.writer import RunFolder
 from strategies.base import ServerRun
+from strategies.registry import read_run_config
 from strategies.roster import Roster
 
 logger = logging.getLogger("flwr.fedadb")

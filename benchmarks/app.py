@@ -20,8 +20,8 @@ import httpx
 import psutil
 
 from fedadb_app.config import Scalar
-from fedadb_app.flower import FlowerRun, Simulation
-from fedadb_app.results import RoundRecord
+from fedadb_app.flower_run import FlowerRun, Simulation
+from fedadb_app.runs.writer import RoundRecord
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SECONDS = [name for name in RoundRecord.header() if name.startswith("seconds_")]

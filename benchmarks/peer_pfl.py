@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from benchmarks.bare import bare_rounds, build, normalised
 from fedadb_app.config import RunConfig
-from fedadb_app.data import partition_of
+from fedadb_app.data.clients import partition_of
 from fedadb_app.data.sources import open_dataset
 from strategies.base import draw_participants
 

@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.app import SECONDS, Measured, measure, own_superlink
 from benchmarks.bare import bare_rounds
 from fedadb_app.config import RunConfig, Scalar
-from fedadb_app.flower import Simulation
+from fedadb_app.flower_run import Simulation
 
 BARE = "bare loop"
 

@@ -17,14 +17,14 @@ from rich.table import Table
 from benchmarks.bare import train
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
 from fedadb_app.config import RunConfig
-from fedadb_app.data import PartitionClaim, client_data, whole_test_part
+from fedadb_app.data.clients import PartitionClaim, client_data, whole_test_part
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import LocalTask, choose_device
-from fedadb_app.models import ModelSpec, build_classifier
+from fedadb_app.models.classifier import ModelSpec, build_classifier
 from fedadb_app.randomness import torch_generator
-from strategies import METHODS
 from strategies.fedadb import as_attachment
+from strategies.registry import METHODS
 
 
 def main(

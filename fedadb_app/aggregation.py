@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedadb_app.models import StateDict
+from fedadb_app.models.classifier import StateDict
 
 
 @dataclass(frozen=True)

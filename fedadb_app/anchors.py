@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedadb_app.errors import TrainingError
-from fedadb_app.models import ImageClassifier
+from fedadb_app.models.classifier import ImageClassifier
 
 
 @dataclass(frozen=True)

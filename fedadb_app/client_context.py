@@ -14,9 +14,9 @@ from flwr.clientapp.typing import ClientAppCallable
 from fedadb_app import messages
 from fedadb_app.client_state import StateFolder
 from fedadb_app.config import RunConfig
-from fedadb_app.data import PartitionClaim
+from fedadb_app.data.clients import PartitionClaim
 from fedadb_app.errors import DataError, FedADBError
-from fedadb_app.models import StateDict
+from fedadb_app.models.classifier import StateDict
 
 logger = logging.getLogger("flwr.fedadb")
 

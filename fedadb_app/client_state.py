@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedadb_app.models import StateDict
-from fedadb_app.storage import read_tensors, write_tensors
+from fedadb_app.models.classifier import StateDict
+from fedadb_app.runs.atomic import read_tensors, write_tensors
 
 
 class Ancestor(NamedTuple):

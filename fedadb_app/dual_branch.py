@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from fedadb_app.anchors import ClassAnchors
 from fedadb_app.data.batches import LocalData
-from fedadb_app.models import ImageClassifier
+from fedadb_app.models.classifier import ImageClassifier
 
 AnchorLabel = Literal["hard", "soft", "weighted"]
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import Batch, LocalData
 from fedadb_app.local_training import autocast
-from fedadb_app.models import ImageClassifier
+from fedadb_app.models.classifier import ImageClassifier
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.data.batches import Batch, LocalData
 from fedadb_app.errors import ConfigError
-from fedadb_app.models import ImageClassifier
+from fedadb_app.models.classifier import ImageClassifier
 from fedadb_app.randomness import torch_generator
 
 P = TypeVar("P", bound=Settings)

@@ -19,10 +19,10 @@ from safetensors.torch import load, save
 
 from fedadb_app.aggregation import ClientUpdate, all_finite
 from fedadb_app.client_state import Ancestor
-from fedadb_app.data import PartitionClaim, SampleCounts
+from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
-from fedadb_app.models import StateDict
+from fedadb_app.models.classifier import StateDict
 
 _ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity"
 _TENSORS, _STATE_ROUND = "tensors", "state-round"

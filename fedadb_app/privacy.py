@@ -25,7 +25,7 @@ import torch
 
 from fedadb_app.aggregation import difference, squared_norm, weighted_mean
 from fedadb_app.config import RunConfig
-from fedadb_app.models import StateDict
+from fedadb_app.models.classifier import StateDict
 
 
 def noised_mean(

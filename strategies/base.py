@@ -38,22 +38,22 @@ from fedadb_app.aggregation import (
     sample_weights,
     squared_norm,
 )
-from fedadb_app.checkpoint import Checkpoint, Facts, effective_values
 from fedadb_app.config import RunConfig, Settings
-from fedadb_app.data import SampleCounts, partition_counts, whole_test_part
 from fedadb_app.data.arrays import ImageSchema
+from fedadb_app.data.clients import SampleCounts, partition_counts, whole_test_part
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.preparation import preparation_of
 from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.evaluation import Evaluation, evaluate
-from fedadb_app.local_training import Attachment, Trainer
-from fedadb_app.models import HeadBuilder, ImageClassifier, StateDict, single_head
+from fedadb_app.local_training import Attachment
+from fedadb_app.models.classifier import ImageClassifier, StateDict
 from fedadb_app.privacy import epsilon_spent, largest_noised_norm, noised_mean
 from fedadb_app.process import release_freed_memory
 from fedadb_app.randomness import numpy_generator, secret_generator
-from fedadb_app.results import RoundRecord, RunFolder
-from strategies.handout import largest_first
+from fedadb_app.runs.checkpoint import Checkpoint, Facts, effective_values
+from fedadb_app.runs.writer import RoundRecord, RunFolder
+from strategies.dispatch import largest_first
 from strategies.ledger import ClientLedger
 from strategies.replies import Answer, Answers, read_replies
 from strategies.roster import Roster
@@ -61,34 +61,6 @@ from strategies.roster import Roster
 logger = logging.getLogger("flwr.fedadb")
 
 P = TypeVar("P", bound=Settings)
-
-
-@dataclass(frozen=True)
-class Method:
-    """A registered method: both halves, its own values, and where it comes from.
-
-    Attributes
-    ----------
-    title : str
-        As papers write it.
-    paper : str
-        Authors, venue and year.
-    params : type[Settings]
-        Its table in the run configuration.
-    trainer : type[Trainer]
-        The client half.
-    strategy : type[FederatedStrategy]
-        The server half.
-    heads : HeadBuilder
-        The heads of its model; the first is the one evaluated.
-    """
-
-    title: str
-    paper: str
-    params: type[Settings]
-    trainer: type[Trainer]  # type: ignore[type-arg]
-    strategy: "type[FederatedStrategy]"  # type: ignore[type-arg]
-    heads: HeadBuilder = single_head
 
 
 @dataclass

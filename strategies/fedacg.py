@@ -21,9 +21,9 @@ from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer
-from fedadb_app.models import StateDict
-from strategies.base import Method
+from fedadb_app.models.classifier import StateDict
 from strategies.fedavg import FedAvg
+from strategies.method import Method
 
 
 class FedACGParams(Settings):

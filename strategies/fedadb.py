@@ -30,10 +30,10 @@ from fedadb_app.dual_branch import (
     missing_class_rate,
 )
 from fedadb_app.local_training import Attachment, Trainer
-from fedadb_app.models import ModelSpec
+from fedadb_app.models.classifier import ModelSpec
 from fedadb_app.randomness import torch_generator
-from strategies.base import Method
 from strategies.fedavg import FedAvg
+from strategies.method import Method
 
 _ANCHORS = "anchors"
 

@@ -21,10 +21,10 @@ from torch import Tensor
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer, perturbed
-from fedadb_app.models import ImageClassifier
+from fedadb_app.models.classifier import ImageClassifier
 from fedadb_app.models.norm import frozen_running_statistics
-from strategies.base import Method
 from strategies.fedavg import FedAvg
+from strategies.method import Method
 
 
 class FedASAMParams(Settings):

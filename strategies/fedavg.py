@@ -14,8 +14,9 @@ from typing import TypeVar
 from fedadb_app.aggregation import ClientUpdate, sample_weights, weighted_mean
 from fedadb_app.config import Settings
 from fedadb_app.local_training import Trainer
-from fedadb_app.models import StateDict
-from strategies.base import FederatedStrategy, Method
+from fedadb_app.models.classifier import StateDict
+from strategies.base import FederatedStrategy
+from strategies.method import Method
 
 P = TypeVar("P", bound=Settings)
 

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer
-from strategies.base import Method
 from strategies.fedavg import FedAvg
+from strategies.method import Method
 
 
 class FedDecorrParams(Settings):

@@ -27,9 +27,10 @@ from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.errors import ConfigError
 from fedadb_app.local_training import Trainer
-from fedadb_app.models import ModelSpec
-from strategies.base import Method, ServerRun
+from fedadb_app.models.classifier import ModelSpec
+from strategies.base import ServerRun
 from strategies.fedavg import FedAvg
+from strategies.method import Method
 from strategies.roster import Roster
 
 CLIP = 20.0

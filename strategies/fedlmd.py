@@ -14,9 +14,9 @@ The server averages as FedAvg does; the label counts never leave the client.
 import torch
 from torch import Tensor
 
-from strategies.base import Method
 from strategies.fedavg import FedAvg
 from strategies.fedntd import FedNTDParams, FedNTDTrainer
+from strategies.method import Method
 
 
 class FedLMDParams(FedNTDParams):

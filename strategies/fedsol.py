@@ -28,8 +28,8 @@ from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer, frozen_copy, perturbed
 from fedadb_app.models.norm import frozen_running_statistics
-from strategies.base import Method
 from strategies.fedavg import FedAvg
+from strategies.method import Method
 
 TEMPERATURE = 3.0
 SAME = 1e-7

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fedadb_app.aggregation import ClientUpdate
-from fedadb_app.checkpoint import Facts
-from fedadb_app.data import SampleCounts
+from fedadb_app.data.clients import SampleCounts
+from fedadb_app.runs.checkpoint import Facts
 
 logger = logging.getLogger("flwr.fedadb")
 

@@ -13,7 +13,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedadb_app.client_context import or_refuse
 from fedadb_app.randomness import secret_generator
-from strategies import read_run_config
+from strategies.registry import read_run_config
 
 
 @or_refuse

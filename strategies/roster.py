@@ -21,9 +21,9 @@ from flwr.serverapp import Grid
 
 from fedadb_app import messages
 from fedadb_app.config import RunConfig
-from fedadb_app.data import PartitionClaim, SampleCounts
+from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.errors import NodeError
-from strategies.handout import is_simulation
+from strategies.dispatch import is_simulation
 
 if TYPE_CHECKING:
     from flwr.superlink.grid import InMemoryGrid

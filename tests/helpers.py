@@ -29,12 +29,12 @@ import client_app
 import server_app
 from fedadb_app import messages
 from fedadb_app.config import Settings
-from fedadb_app.data import image_schema, partition_of, server_dataset
-from fedadb_app.models import ModelSpec, build_classifier
-from fedadb_app.results import RoundRecord, RunFolder
-from fedadb_app.run_files import accuracy_summary
-from strategies import read_run_config
+from fedadb_app.data.clients import image_schema, partition_of, server_dataset
+from fedadb_app.models.classifier import ModelSpec, build_classifier
+from fedadb_app.runs.reader import accuracy_summary
+from fedadb_app.runs.writer import RoundRecord, RunFolder
 from strategies.base import FederatedStrategy, ServerRun
+from strategies.registry import read_run_config
 from strategies.roster import Roster
 
 REPOSITORY = Path(__file__).resolve().parents[1]

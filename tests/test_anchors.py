@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
 from fedadb_app.data.preparation import CENTRED
 from fedadb_app.errors import TrainingError
-from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 
 GREY, RGB = (1, 16, 16), (3, 16, 16)
 CLASSES = 4

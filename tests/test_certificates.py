@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from fedadb_app import certificates
 from fedadb_app.certificates import issue
-from fedadb_app.cli import main
+from fedadb_app.cli.main import main
 from fedadb_app.errors import CredentialError
 
 HOSTS = ["superlink.example.org", "10.0.0.5"]

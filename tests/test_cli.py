@@ -7,9 +7,10 @@ from helpers import REPOSITORY
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedadb_app.cli import common, main
+from fedadb_app.cli import common
+from fedadb_app.cli.main import main
 from fedadb_app.errors import DataError
-from fedadb_app.run_files import read_accuracies
+from fedadb_app.runs.reader import read_accuracies
 
 runner = CliRunner()
 
@@ -25,7 +26,7 @@ def never_started(monkeypatch):
     def start(*args, **kwargs):
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr("fedadb_app.cli.running.FlowerRun", start)
+    monkeypatch.setattr("fedadb_app.cli.run.FlowerRun", start)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ class FinishedRun:
 
 
 def test_run_reports_the_accuracy_and_where_the_results_are(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedadb_app.cli.running.FlowerRun", FinishedRun)
+    monkeypatch.setattr("fedadb_app.cli.run.FlowerRun", FinishedRun)
     result = call("run", "--app", str(REPOSITORY), "-c", f'output-dir="{tmp_path}" run-name="r"')
     assert result.exit_code == 0, result.output
     assert "final 30.0 %" in result.output
@@ -106,7 +107,7 @@ def test_a_run_whose_folder_lies_on_another_machine(monkeypatch, tmp_path):
         def __init__(self, app, values, simulation, superlink=""):
             assert (simulation, superlink) == (None, "hospitals")
 
-    monkeypatch.setattr("fedadb_app.cli.running.FlowerRun", Elsewhere)
+    monkeypatch.setattr("fedadb_app.cli.run.FlowerRun", Elsewhere)
     config = f'output-dir="{tmp_path}" run-name="r"'
     result = call("run", "--app", str(REPOSITORY), "--superlink", "hospitals", "-c", config)
     assert result.exit_code == 0, result.output
@@ -118,7 +119,7 @@ def test_run_fails_when_flower_says_so_whatever_the_folder_says(monkeypatch, tmp
     class Failed(FinishedRun):
         outcome = ("finished:failed", "Simulation Runtime crashed")
 
-    monkeypatch.setattr("fedadb_app.cli.running.FlowerRun", Failed)
+    monkeypatch.setattr("fedadb_app.cli.run.FlowerRun", Failed)
     result = call("run", "--app", str(REPOSITORY), "-c", f'output-dir="{tmp_path}" run-name="r"')
     assert result.exit_code == 1
     assert "Simulation Runtime crashed" in result.output

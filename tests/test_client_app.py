@@ -9,10 +9,10 @@ from helpers import Federation, identical
 
 import client_app
 from fedadb_app import messages
-from fedadb_app.data import PartitionClaim
+from fedadb_app.data.clients import PartitionClaim
 from fedadb_app.data.sources import open_dataset
-from fedadb_app.models import ModelSpec, build_classifier
-from strategies import METHODS
+from fedadb_app.models.classifier import ModelSpec, build_classifier
+from strategies.registry import METHODS
 
 OWN_SCALARS: dict[str, set[str]] = {"feddyn": {"state-round"}}
 """Method -> names of its own scalars in a reply. Before you add one: does it tell of labels?"""

@@ -9,7 +9,7 @@ from helpers import fails, identical, messages_of
 
 from fedadb_app.client_context import ContextState, configured_data, or_refuse
 from fedadb_app.config import RunConfig
-from fedadb_app.data import PartitionClaim, SampleCounts
+from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.messages import RefusalError, UnusableReplyError, identity_query, read_identity
 

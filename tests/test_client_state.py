@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedadb_app import storage
 from fedadb_app.client_state import Ancestor, StateFolder
 from fedadb_app.errors import CheckpointError
+from fedadb_app.runs import atomic
 
 
 def folder(base, run_id=1, ancestors=(), client=0, every=0) -> StateFolder:
@@ -143,7 +143,7 @@ def test_every_run_can_be_resumed_from_its_last_checkpoint_at_any_time(tmp_path_
     values = itertools.count(1)
     runs: list[Run] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.os, "fsync", lambda number: None)  # the disk is not what is tested
+        patch.setattr(atomic.os, "fsync", lambda number: None)  # the disk is not what is tested
         for parent, every, rounds, last_ends in history:
             run = Run(len(runs), every)
             if parent >= 0 and (checkpoint := runs[parent].checkpoint) is not None:

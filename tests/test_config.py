@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError
-from strategies import METHODS, read_run_config
+from strategies.registry import METHODS, read_run_config
 
 DESIGN = {
     "strategy": "fedadb",

@@ -18,7 +18,7 @@ from fedadb_app.dual_branch import (
     dynamic_beta,
     missing_class_rate,
 )
-from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 
 CLASSES = 5
 SHAPE = (1, 16, 16)

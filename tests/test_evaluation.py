@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.evaluation import Evaluation, evaluate
-from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 
 CLASSES = 4
 ROW = {"a": [255, 0, 0, 0], "b": [0, 255, 0, 0], "c": [0, 0, 255, 0], "d": [0, 0, 0, 255]}

@@ -19,7 +19,7 @@ from fedadb_app.local_training import (
     frozen_copy,
     perturbed,
 )
-from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 
 CPU = torch.device("cpu")
 CLASSES = 3

@@ -18,7 +18,7 @@ from helpers import (
 from safetensors.torch import load
 
 from fedadb_app.client_state import Ancestor
-from fedadb_app.data import PartitionClaim, SampleCounts
+from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.messages import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedadb_app.errors import ConfigError
-from fedadb_app.models import (
+from fedadb_app.models.classifier import (
     ARCHITECTURES,
     ImageClassifier,
     ModelSpec,
@@ -16,7 +16,7 @@ from fedadb_app.models import (
     feature_size,
 )
 from fedadb_app.models.norm import frozen_running_statistics, make_norm
-from strategies import METHODS
+from strategies.registry import METHODS
 
 GREY, RGB = (1, 28, 28), (3, 28, 28)
 SIDES = [(28, 28), (32, 32), (64, 64), (128, 128), (224, 224), (28, 40), (225, 31)]

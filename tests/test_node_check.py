@@ -30,11 +30,12 @@ from typer.testing import CliRunner
 
 from fedadb_app import certificates
 from fedadb_app.certificates import issue
-from fedadb_app.cli import main
+from fedadb_app.cli.main import main
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError, FedADBError
-from fedadb_app.node_check import CHECKS, machine
+from fedadb_app.node_check import machine
 from fedadb_app.node_check import superlink as superlink_checks
+from fedadb_app.node_check.checks import CHECKS
 from fedadb_app.node_check.settings import NodeSettings
 from fedadb_app.node_check.superlink import (
     MOST_AHEAD,

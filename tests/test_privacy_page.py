@@ -6,7 +6,7 @@ import pytest
 from helpers import REPOSITORY, Federation, federation_of_nodes, node_id, own_data
 
 import client_app
-from strategies import METHODS
+from strategies.registry import METHODS
 
 TENSORS = "every tensor of the model"
 Field = tuple[str, str, str]

@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 import server_app
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, NodeError, TrainingError
-from fedadb_app.results import RoundRecord
-from strategies import METHODS
+from fedadb_app.runs.writer import RoundRecord
+from strategies.registry import METHODS
 
 
 def run(values, clients: int = 2) -> FakeGrid:

@@ -19,7 +19,7 @@ from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.analysis.style import add_legend, class_legend, colours, numbered
 from fedadb_app.anchors import ClassAnchors
 from fedadb_app.errors import DataError
-from fedadb_app.models import ImageClassifier
+from fedadb_app.models.classifier import ImageClassifier
 from fedadb_app.randomness import numpy_generator
 
 Floats = npt.NDArray[np.float64]

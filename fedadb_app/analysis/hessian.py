@@ -26,7 +26,7 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.errors import TrainingError
 from fedadb_app.evaluation import evaluate, evaluation_batches
-from fedadb_app.models import ImageClassifier, StateDict
+from fedadb_app.models.classifier import ImageClassifier, StateDict
 from fedadb_app.randomness import numpy_generator
 
 SAMPLE_SIZE = 1024

@@ -16,7 +16,7 @@ from fedadb_app.data.batches import LocalData
 from fedadb_app.errors import TrainingError
 from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import perturbed
-from fedadb_app.models import ImageClassifier
+from fedadb_app.models.classifier import ImageClassifier
 
 RADIUS = 0.5
 """Largest a and b, in the parameters' own units where v_1 and v_2 have length one."""

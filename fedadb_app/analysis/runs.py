@@ -11,17 +11,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
-from fedadb_app.checkpoint import Checkpoint
 from fedadb_app.config import RunConfig
-from fedadb_app.data import image_schema
+from fedadb_app.data.clients import image_schema
 from fedadb_app.data.preparation import Preparation, preparation_of
 from fedadb_app.data.sources import ImageDataset, open_dataset
 from fedadb_app.errors import ConfigError, DataError, FedADBError
-from fedadb_app.flower import read_summary
 from fedadb_app.local_training import choose_device
-from fedadb_app.models import HeadBuilder, ImageClassifier, ModelSpec, StateDict, build_classifier
+from fedadb_app.models.classifier import (
+    HeadBuilder,
+    ImageClassifier,
+    ModelSpec,
+    StateDict,
+    build_classifier,
+)
 from fedadb_app.randomness import torch_generator
-from fedadb_app.run_files import read, read_table, snapshots
+from fedadb_app.runs.checkpoint import Checkpoint
+from fedadb_app.runs.reader import read, read_summary, read_table, snapshots
 
 _Kept = tuple[int, Callable[[], StateDict]]
 """A round, and how to read the global model after it."""

@@ -12,11 +12,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from fedadb_app.assignments import parse_assignments
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
-from fedadb_app.flower import FlowerRun, parse_assignments, read_summary
-from fedadb_app.run_files import accuracy_summary, read_accuracies
-from strategies import METHODS
+from fedadb_app.flower_run import FlowerRun
+from fedadb_app.runs.reader import accuracy_summary, read_accuracies, read_summary
+from strategies.registry import METHODS
 
 _COLUMNS = (  # on a narrow screen the name and the bar give way
     TextColumn("{task.description}", table_column=Column(ratio=2, no_wrap=True)),

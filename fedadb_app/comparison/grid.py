@@ -9,11 +9,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedadb_app.checkpoint import MAY_DIFFER
+from fedadb_app.assignments import flatten
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, DataError, FedADBError
-from fedadb_app.flower import FlowerError, FlowerRun, Simulation, flatten, read_summary
-from fedadb_app.run_files import read, read_configuration
+from fedadb_app.flower_run import FlowerError, FlowerRun, Simulation
+from fedadb_app.runs.checkpoint import MAY_DIFFER
+from fedadb_app.runs.reader import read, read_configuration, read_summary
 
 CELL_KEYS = ("strategy", "seed", "alpha", "output-dir", "run-name")
 """Keys that a comparison sets itself."""

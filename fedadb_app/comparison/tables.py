@@ -14,8 +14,8 @@ from scipy import stats
 from fedadb_app.analysis.convergence import TARGETS, forgetting, rounds_to
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.errors import DataError
-from fedadb_app.run_files import SECONDS, RunFiles, read_files
-from fedadb_app.storage import replace
+from fedadb_app.runs.atomic import replace
+from fedadb_app.runs.reader import SECONDS, RunFiles, read_files
 
 Curve = tuple[tuple[int, ...], list[float]]
 """Evaluated rounds, and the accuracy in each, percent."""

@@ -17,7 +17,7 @@ from fedadb_app.report import charts
 from fedadb_app.report.charts import Line, Picture
 from fedadb_app.report.page import Page, Section, shown
 from fedadb_app.report.run_page import anchor_sections, heat_map, holdings
-from fedadb_app.run_files import (
+from fedadb_app.runs.reader import (
     RunFiles,
     Table,
     numbers_as_text,

@@ -21,7 +21,7 @@ from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.comparison.plots import plot_classes, plot_curves
 from fedadb_app.data.batches import LocalData
 from fedadb_app.errors import DataError, FedADBError
-from fedadb_app.models import ImageClassifier
+from fedadb_app.models.classifier import ImageClassifier
 from fedadb_app.reproduction.figures import plot_sweeps
 from fedadb_app.reproduction.paper import reported
 from fedadb_app.reproduction.study import DEVICE, Study

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from fedadb_app.analysis import hessian, landscape
-from fedadb_app.cli import main
-from fedadb_app.cli.reading import open_run
-from fedadb_app.models import ModelSpec, build_classifier
-from strategies import METHODS
+from fedadb_app.cli.main import main
+from fedadb_app.cli.report import open_run
+from fedadb_app.models.classifier import ModelSpec, build_classifier
+from strategies.registry import METHODS
 
 FILES = {
     "hessian": {"hessian.csv", "landscape.csv", "landscape.png"},

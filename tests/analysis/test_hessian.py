@@ -19,7 +19,7 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import DataError, TrainingError
-from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier, single_head
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier, single_head
 
 CLASSES = 3
 CONFIG = RunConfig()

@@ -17,7 +17,7 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.errors import TrainingError
 from fedadb_app.evaluation import evaluate
-from fedadb_app.models import ImageClassifier
+from fedadb_app.models.classifier import ImageClassifier
 
 CONFIG = RunConfig()
 

@@ -10,8 +10,8 @@ import tomli_w
 from helpers import REPOSITORY, write_run
 from typer.testing import CliRunner
 
-from fedadb_app.cli import main
-from fedadb_app.cli.comparing import read_grid
+from fedadb_app.cli.compare import read_grid
+from fedadb_app.cli.main import main
 from fedadb_app.comparison import grid as grid_module
 from fedadb_app.comparison.grid import Cell, Grid, is_complete, open_folder, run_missing, set_aside
 from fedadb_app.comparison.tables import (
@@ -23,7 +23,7 @@ from fedadb_app.comparison.tables import (
     write_markdown,
 )
 from fedadb_app.errors import ConfigError, DataError
-from fedadb_app.flower import FlowerError, Simulation
+from fedadb_app.flower_run import FlowerError, Simulation
 
 TITLES = {"fedavg": "FedAvg", "fedadb": "FedADB"}
 
@@ -362,7 +362,7 @@ def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_pa
         cell = Cell(strategy, float(alpha.removeprefix("alpha")), int(seed.removeprefix("seed")))
         return runs.watch(flower_run, folder, cell)
 
-    monkeypatch.setattr("fedadb_app.cli.comparing.watch", watch)
+    monkeypatch.setattr("fedadb_app.cli.compare.watch", watch)
     arguments = ["--strategies", "fedavg,fedadb", "--seeds", "0,1", "--output", str(tmp_path)]
     result = call(*arguments)
     assert result.exit_code == 1

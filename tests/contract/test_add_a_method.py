@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from helpers import REPOSITORY, identical, make_federation
 
-import strategies
+import strategies.registry
 from fedadb_app.config import parse_run_config
 from fedadb_app.errors import ConfigError
 
@@ -30,8 +30,8 @@ def fedprox(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "strategies.fedprox", module)
     spec.loader.exec_module(module)
     added = eval("{" + line + "}", {"fedprox": module})
-    for owner in (strategies, sys.modules["client_app"]):
-        monkeypatch.setattr(owner, "METHODS", {**strategies.METHODS, **added})
+    for owner in (strategies.registry, sys.modules["client_app"]):
+        monkeypatch.setattr(owner, "METHODS", {**strategies.registry.METHODS, **added})
     return module
 
 
@@ -65,7 +65,7 @@ def test_a_large_mu_holds_the_model_where_it_was(fedprox, tmp_path):
 
 
 def test_its_values_are_checked_like_any_others(fedprox):
-    tables = {name: m.params for name, m in strategies.METHODS.items()}
+    tables = {name: m.params for name, m in strategies.registry.METHODS.items()}
     with pytest.raises(ConfigError, match=r"fedprox\.mu=-1"):
         parse_run_config({"fedprox.mu": -1}, tables)
 

@@ -20,8 +20,8 @@ from helpers import (
 
 from fedadb_app.config import parse_run_config
 from fedadb_app.errors import ConfigError
-from fedadb_app.models import ModelSpec, build_classifier
-from strategies import METHODS
+from fedadb_app.models.classifier import ModelSpec, build_classifier
+from strategies.registry import METHODS
 
 QUICK = {
     "num-server-rounds": 2,
@@ -171,9 +171,9 @@ def test_works_with_a_single_image_and_batch_statistics(tmp_path, name):
 
 
 def _classes_per_client(path: str) -> list[int]:
-    from fedadb_app.data import partition_of
+    from fedadb_app.data.clients import partition_of
     from fedadb_app.data.sources import open_dataset
-    from strategies import read_run_config
+    from strategies.registry import read_run_config
 
     config, _, _ = read_run_config({"dataset": path, "alpha": 1e-3})
     labels = open_dataset(path, "").train_labels

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fedadb_app.config import RunConfig
-from fedadb_app.data import PartitionClaim, client_data, partition_of
 from fedadb_app.data.batches import LocalData
+from fedadb_app.data.clients import PartitionClaim, client_data, partition_of
 from fedadb_app.data.sources import open_dataset
 
 CPU = torch.device("cpu")

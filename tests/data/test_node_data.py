@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedadb_app.config import RunConfig
-from fedadb_app.data import (
+from fedadb_app.data import folders
+from fedadb_app.data.arrays import ImageSchema, held_out
+from fedadb_app.data.clients import (
     PartitionClaim,
     SampleCounts,
     client_data,
-    folders,
     image_schema,
     partition_counts,
     partition_of,
     server_dataset,
 )
-from fedadb_app.data.arrays import ImageSchema, held_out
 from fedadb_app.data.sources import cache_folder, open_dataset, open_node_data
 from fedadb_app.errors import ConfigError, DataError
 

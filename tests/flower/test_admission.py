@@ -8,7 +8,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedadb_app.cli import main
+from fedadb_app.cli.main import main
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
 

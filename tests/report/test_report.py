@@ -19,16 +19,16 @@ from PIL import Image
 from safetensors.torch import save
 from typer.testing import CliRunner
 
-from fedadb_app.cli import main
+from fedadb_app.cli.main import main
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.comparison.tables import read_run, write_csv, write_markdown
 from fedadb_app.errors import DataError
 from fedadb_app.local_training import Attachment
 from fedadb_app.report.pages import write_report
 from fedadb_app.report.run_page import spread
-from fedadb_app.results import RoundRecord, RunFolder
-from fedadb_app.run_files import read_files
-from strategies import read_run_config
+from fedadb_app.runs.reader import read_files
+from fedadb_app.runs.writer import RoundRecord, RunFolder
+from strategies.registry import read_run_config
 
 TITLES = {"fedavg": "FedAvg", "fedadb": "FedADB"}
 CLASSES = ("cat", "dog & <wet>", 'a "very" long name of a class, in words')

@@ -14,14 +14,14 @@ from official_formats import make_cifar, make_cinic10, make_pacs, make_svhn
 from torch import nn
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from fedadb_app.data import partition_of
+from fedadb_app.assignments import app_defaults
+from fedadb_app.data.clients import partition_of
 from fedadb_app.data.sources import open_dataset
-from fedadb_app.flower import app_defaults
-from fedadb_app.models import ARCHITECTURES, ModelSpec
+from fedadb_app.models.classifier import ARCHITECTURES, ModelSpec
 from fedadb_app.models.norm import make_norm
 from fedadb_app.models.resnet import BasicBlock
 from fedadb_app.reproduction.presets import presets, text_of
-from strategies import read_run_config
+from strategies.registry import read_run_config
 
 FOLDER = REPOSITORY / "presets"
 NAMES = sorted(path.name for path in FOLDER.iterdir())

@@ -5,13 +5,13 @@ from itertools import product
 import pytest
 from helpers import REPOSITORY
 
+from fedadb_app.assignments import app_defaults
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError
-from fedadb_app.flower import app_defaults
 from fedadb_app.reproduction.studies import DATASETS, METHODS, STUDIES, SWEEPS, study_of
 from fedadb_app.reproduction.study import only
-from strategies import METHODS as REGISTRY
-from strategies import read_run_config
+from strategies.registry import METHODS as REGISTRY
+from strategies.registry import read_run_config
 
 DEVICE, SILO = "cross-device", "cross-silo"
 DEFAULTS = app_defaults(REPOSITORY)

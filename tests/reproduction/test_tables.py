@@ -23,7 +23,7 @@ from fedadb_app.reproduction.tables import (
     write_csv,
     write_page,
 )
-from strategies import METHODS
+from strategies.registry import METHODS
 
 TITLES = {name: method.title for name, method in METHODS.items()}
 

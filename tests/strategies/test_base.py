@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 
 from fedadb_app import messages
 from fedadb_app.errors import TrainingError
-from fedadb_app.results import RoundRecord
-from strategies import METHODS
+from fedadb_app.runs.writer import RoundRecord
 from strategies.base import draw_participants
+from strategies.registry import METHODS
 
 # --- who takes part -------------------------------------------------------------------------
 

@@ -17,11 +17,11 @@ from fedadb_app.data.preparation import CENTRED
 from fedadb_app.dual_branch import BalancedSampler
 from fedadb_app.errors import ConfigError
 from fedadb_app.local_training import Attachment, LocalTask, Trainer
-from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 from fedadb_app.randomness import torch_generator
-from strategies import METHODS, fedavg, read_run_config
 from strategies.base import ServerRun
 from strategies.fedadb import METHOD, FedADB, FedADBParams, FedADBTrainer
+from strategies.registry import METHODS, fedavg, read_run_config
 
 CLASSES, SHAPE = 4, (1, 16, 16)
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import torch
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.local_training import LocalTask, perturbed
-from fedadb_app.models import ModelSpec, build_classifier
+from fedadb_app.models.classifier import ModelSpec, build_classifier
 from strategies.fedasam import FedASAMParams, FedASAMTrainer, ascent, scales
 from strategies.fedavg import METHOD as FEDAVG
 from strategies.fedavg import FedAvgParams

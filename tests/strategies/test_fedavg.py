@@ -11,10 +11,10 @@ from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.local_training import LocalTask, Trainer
-from fedadb_app.models import ImageClassifier, ModelSpec, build_classifier
-from strategies import METHODS
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 from strategies.base import ServerRun
 from strategies.fedavg import METHOD, FedAvg, FedAvgParams
+from strategies.registry import METHODS
 
 CLASSES, SHAPE = 4, (1, 16, 16)
 CPU = torch.device("cpu")

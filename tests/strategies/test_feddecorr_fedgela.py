@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedadb_app.errors import ConfigError
-from fedadb_app.models import ModelSpec, build_classifier
+from fedadb_app.models.classifier import ModelSpec, build_classifier
 from strategies.feddecorr import decorrelation
 from strategies.fedgela import METHOD, class_scales, simplex_frame
 

@@ -24,10 +24,10 @@ import server_app
 from fedadb_app import messages
 from fedadb_app.aggregation import weighted_mean
 from fedadb_app.client_context import configured_data
-from fedadb_app.data import client_data
+from fedadb_app.data.clients import client_data
 from fedadb_app.errors import TrainingError
 from fedadb_app.evaluation import evaluate
-from fedadb_app.models import ModelSpec, build_classifier
+from fedadb_app.models.classifier import ModelSpec, build_classifier
 from fedadb_app.privacy import epsilon_spent
 
 HOSPITALS = ([0, 1, 2, 3] * 10, [0] * 25 + [1] * 5, [3] * 12)

@@ -36,7 +36,7 @@ from fedadb_app.data.preparation import CENTRED
 from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.privacy import gaussian_epsilon, noised_mean
 from fedadb_app.randomness import secret_generator, torch_generator
-from strategies import METHODS, read_run_config
+from strategies.registry import METHODS, read_run_config
 
 SINGLE = {"feddyn", "fedexp"}
 """Methods whose server needs each client's own update."""

@@ -16,9 +16,9 @@ from helpers import (
 
 from fedadb_app import messages
 from fedadb_app.config import RunConfig
-from fedadb_app.data import PartitionClaim, SampleCounts
+from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.errors import NodeError
-from strategies import read_run_config
+from strategies.registry import read_run_config
 from strategies.roster import Roster
 
 

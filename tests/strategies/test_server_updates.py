@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedadb_app.aggregation import ClientUpdate, weighted_mean
-from fedadb_app.results import RoundRecord
+from fedadb_app.runs.writer import RoundRecord
 from strategies.fedacg import FedACG, FedACGParams
 from strategies.fedavg import FedAvg, FedAvgParams
 from strategies.feddyn import FedDyn, FedDynParams
@@ -179,7 +179,7 @@ def test_dyn_client_stands_still_at_the_optimum():
     from fedadb_app.config import RunConfig
     from fedadb_app.data.batches import LocalData
     from fedadb_app.local_training import Attachment, LocalTask
-    from fedadb_app.models import ModelSpec, build_classifier
+    from fedadb_app.models.classifier import ModelSpec, build_classifier
     from strategies.feddyn import FedDynTrainer
 
     images = torch.randint(0, 256, (12, 1, 28, 28), dtype=torch.uint8)

@@ -15,16 +15,16 @@ from helpers import identical, read_csv, read_json
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fedadb_app import results
 from fedadb_app.config import RunConfig
-from fedadb_app.data import SampleCounts
 from fedadb_app.data.arrays import ImageSchema
+from fedadb_app.data.clients import SampleCounts
 from fedadb_app.data.partition import make_partition
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.local_training import Attachment
-from fedadb_app.results import RoundRecord, RunFolder
-from fedadb_app.run_files import accuracy_summary, snapshots
+from fedadb_app.runs import writer
+from fedadb_app.runs.reader import accuracy_summary, snapshots
+from fedadb_app.runs.writer import RoundRecord, RunFolder
 
 HEADER = (
     "round,accuracy,loss,learning_rate,anchor_quality,clients,failures,bytes_down,bytes_up,"
@@ -497,8 +497,8 @@ def fill_the_disk(monkeypatch, after: int) -> None:
         written.append(path)
         save_to(tensors, path, metadata)
 
-    save_to = results.save_file
-    monkeypatch.setattr(results, "save_file", save_file)
+    save_to = writer.save_file
+    monkeypatch.setattr(writer, "save_file", save_file)
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(folder, monkeypatch):

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedadb_app.client_state import Ancestor
 from fedadb_app.config import RunConfig, Scalar, Settings
 from fedadb_app.errors import CheckpointError, ConfigError
-from fedadb_app.flower import read_summary
-from fedadb_app.models import StateDict
-from fedadb_app.storage import read_tensors, write_tensors
+from fedadb_app.models.classifier import StateDict
+from fedadb_app.runs.atomic import read_tensors, write_tensors
+from fedadb_app.runs.reader import read_summary
 
 MAY_DIFFER = frozenset(
     {

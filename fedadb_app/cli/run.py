@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fedadb_app.assignments import app_defaults
 from fedadb_app.cli.common import (
     AppOption,
     ConfigOption,
@@ -22,8 +23,9 @@ from fedadb_app.cli.common import (
 from fedadb_app.config import Scalar
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError
-from fedadb_app.flower import FlowerRun, Simulation, app_defaults, read_summary
-from strategies import read_run_config
+from fedadb_app.flower_run import FlowerRun, Simulation
+from fedadb_app.runs.reader import read_summary
+from strategies.registry import read_run_config
 
 
 def run(

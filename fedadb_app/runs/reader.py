@@ -238,6 +238,15 @@ def read_table(text: str) -> Table:
     return Table(header, rows)
 
 
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return a run's ``summary.json``, or nothing while it has none."""
+    try:
+        content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return content
+
+
 def read_accuracies(folder: Path) -> tuple[list[float], int]:
     """Return the accuracies in ``rounds.csv`` so far, and the number of finished rounds.
 

@@ -7,12 +7,12 @@ import typer
 from rich.markup import escape
 
 from fedadb_app.analysis.runs import SavedRun
+from fedadb_app.assignments import flatten
 from fedadb_app.cli.common import TITLES, err, fail, one_sentence, out, words
 from fedadb_app.errors import ConfigError, DataError, FedADBError
-from fedadb_app.flower import flatten
-from fedadb_app.run_files import read_configuration
-from strategies import read_run_config
+from fedadb_app.runs.reader import read_configuration
 from strategies.fedadb import FedADBParams
+from strategies.registry import read_run_config
 
 
 def report(

@@ -9,9 +9,9 @@ import torch
 from helpers import identical
 from safetensors.torch import load_file
 
-from fedadb_app import storage
 from fedadb_app.errors import CheckpointError
-from fedadb_app.storage import read_tensors, write_tensors
+from fedadb_app.runs import atomic
+from fedadb_app.runs.atomic import read_tensors, write_tensors
 
 TENSORS = {
     "model/weight": torch.tensor([[1.5, -2.0, 3.25]]),
@@ -84,7 +84,7 @@ def test_a_crash_leaves_what_was_there(path, monkeypatch, instant):
             real = type(path).open
             patch.setattr(type(path), "open", lambda *args: HalfWritten(real(*args)))
         elif instant == "before fsync":
-            patch.setattr(storage.os, "fsync", fail)
+            patch.setattr(atomic.os, "fsync", fail)
         else:
             patch.setattr(type(path), "replace", fail)
         with pytest.raises(Crash):
@@ -115,7 +115,7 @@ def test_the_content_is_on_the_disk_before_the_name_is(path, monkeypatch):
         events.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
         fsync(number)
 
-    monkeypatch.setattr(storage.os, "fsync", spy)
+    monkeypatch.setattr(atomic.os, "fsync", spy)
     write_tensors(path, TENSORS)
     assert events == ["file", "rename", "folder"]
 
@@ -127,7 +127,7 @@ def test_a_full_disk_is_said_and_what_was_there_stays(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage.os, "fsync", full)
+        patch.setattr(atomic.os, "fsync", full)
         with pytest.raises(
             CheckpointError, match=r"file\.safetensors cannot be written \(No space"
         ):

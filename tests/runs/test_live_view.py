@@ -12,7 +12,7 @@ from helpers import REPOSITORY, read_csv, serve, server_context
 import server_app
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError
-from fedadb_app.results import RoundRecord, RunFolder
+from fedadb_app.runs.writer import RoundRecord, RunFolder
 
 CLASSES = ("dog, wet", "dog; wet", "lung/ä", "round")
 TAGS = ["0-dog__wet", "1-dog__wet", "2-lung_ä", "3-round"]

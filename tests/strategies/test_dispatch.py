@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedadb_app import messages
-from strategies import handout
-from strategies.handout import largest_first
+from strategies import dispatch
+from strategies.dispatch import largest_first
 
 
 @pytest.fixture
 def pauses(monkeypatch):
     """How many messages had been yielded at each pause."""
-    monkeypatch.setattr(handout.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(dispatch.os, "cpu_count", lambda: 2)
     yielded: list[int] = []
     at: list[int] = []
-    monkeypatch.setattr(handout.time, "sleep", lambda _: at.append(len(yielded)))
+    monkeypatch.setattr(dispatch.time, "sleep", lambda _: at.append(len(yielded)))
     return yielded, at
 
 
@@ -44,7 +44,7 @@ def test_real_supernodes_get_theirs_at_once_and_in_the_given_order(pauses):
 @given(samples=st.lists(st.integers(1, 50), max_size=30))
 def test_every_message_once_and_never_a_larger_client_later(samples):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handout.time, "sleep", lambda _: None)
+        patch.setattr(dispatch.time, "sleep", lambda _: None)
         order = handed_out(SimulatedGrid({}, {}), samples)
     assert sorted(order) == list(range(len(samples)))
     assert all(samples[a] >= samples[b] for a, b in itertools.pairwise(order))

@@ -5,21 +5,20 @@ SuperLink reports.
 """
 
 import json
-import re
 import shutil
 import signal
 import subprocess
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedadb_app.assignments import as_assignments
 from fedadb_app.config import Scalar
-from fedadb_app.errors import ConfigError, FedADBError
+from fedadb_app.errors import FedADBError
+from fedadb_app.runs.reader import read_summary
 
-_ASSIGNMENT = re.compile(r"""([^\s=]+)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']+)""")
 _LOOK_EVERY = 0.5  # seconds between two looks at the run's folder
 _ASK_EVERY = 60.0  # seconds between two calls of `flwr list`, each of which costs a second
 
@@ -52,79 +51,6 @@ class Simulation:
             f"num-supernodes={self.num_supernodes} client-resources-num-cpus={self.client_cpus} "
             f"client-resources-num-gpus={self.client_gpus}"
         )
-
-
-def parse_assignments(text: str) -> dict[str, Scalar]:
-    """Parse ``key=value key="text"``, as `flwr run --run-config` takes it, or a TOML file's path.
-
-    `flwr` drops what it does not understand without a word; here it is an error.
-
-    Raises
-    ------
-    ConfigError
-        If any part of the text is no assignment of a TOML value.
-    """
-    if text.endswith(".toml"):
-        try:
-            return flatten(tomllib.loads(Path(text).expanduser().read_text()))
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"run configuration file {text} cannot be read: {error}") from error
-    rest = _ASSIGNMENT.sub("", text).strip()
-    if rest:
-        raise ConfigError(
-            f'"{rest}" in the run configuration is no key=value pair; write texts in double '
-            f"quotes, as in 'strategy=\"fedavg\" alpha=0.1'"
-        )
-    values: dict[str, Scalar] = {}
-    for key, value in _ASSIGNMENT.findall(text):
-        try:
-            values[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(
-                f'{key}={value} is no TOML value; write texts in double quotes: {key}="{value}"'
-            ) from error
-    return values
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """Turn nested tables into dotted keys, as Flower does."""
-    flat: dict[str, Scalar] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def as_assignments(values: Mapping[str, Scalar]) -> str:
-    """Write values as `flwr run --run-config` reads them (it knows no escapes inside a text)."""
-    words = []
-    for key, value in values.items():
-        if isinstance(value, str):
-            quote = '"' if '"' not in value and "\\" not in value else "'"
-            words.append(f"{key}={quote}{value}{quote}")
-        else:
-            words.append(f"{key}={str(value).lower()}")
-    return " ".join(words)
-
-
-def app_defaults(app: Path) -> dict[str, Scalar]:
-    """Read an app's default run configuration.
-
-    Raises
-    ------
-    ConfigError
-        If the folder holds no Flower app.
-    """
-    try:
-        project = tomllib.loads((app / "pyproject.toml").read_text())
-        return flatten(project["tool"]["flwr"]["app"]["config"])
-    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(
-            f"{app} is not a checkout of this app (no [tool.flwr.app.config] in a pyproject.toml); "
-            f"name it with --app"
-        ) from error
 
 
 class FlowerRun:
@@ -202,15 +128,6 @@ class FlowerRun:
                 next_question = time.monotonic() + _ASK_EVERY
                 time.sleep(_LOOK_EVERY)
             time.sleep(_LOOK_EVERY)
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Return a run's ``summary.json``, or nothing while it has none."""
-    try:
-        content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    except (OSError, json.JSONDecodeError):
-        return {}
-    return content
 
 
 def _flwr(*arguments: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from fedadb_app.assignments import app_defaults
 from fedadb_app.cli.common import (
     TITLES,
     AppOption,
@@ -35,8 +36,8 @@ from fedadb_app.comparison.plots import plot_classes, plot_curves
 from fedadb_app.comparison.tables import Reading, read_run, write_csv, write_markdown
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, DataError
-from fedadb_app.flower import FlowerRun, Simulation, app_defaults
-from strategies import METHODS, read_run_config
+from fedadb_app.flower_run import FlowerRun, Simulation
+from strategies.registry import METHODS, read_run_config
 
 
 def compare(

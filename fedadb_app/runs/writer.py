@@ -18,17 +18,17 @@ import numpy as np
 import tomli_w
 from safetensors.torch import save_file
 
-from fedadb_app.checkpoint import Checkpoint
 from fedadb_app.client_state import Ancestor
 from fedadb_app.config import RunConfig, Scalar
-from fedadb_app.data import SampleCounts
 from fedadb_app.data.arrays import ImageSchema
+from fedadb_app.data.clients import SampleCounts
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.sources import ImageDataset
 from fedadb_app.errors import ConfigError, FedADBError
-from fedadb_app.live_view import EventFiles
 from fedadb_app.local_training import Attachment
-from fedadb_app.run_files import accuracy_summary, read_accuracies
+from fedadb_app.runs.checkpoint import Checkpoint
+from fedadb_app.runs.live_view import EventFiles
+from fedadb_app.runs.reader import accuracy_summary, read_accuracies
 
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
 

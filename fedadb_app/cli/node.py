@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from fedadb_app.assignments import parse_assignments
 from fedadb_app.certificates import CA_DAYS, issue
 from fedadb_app.cli.common import ConfigOption, fail, one_sentence, out, parse_all
-from fedadb_app.flower import parse_assignments
-from fedadb_app.node_check import CHECKS, check_node
+from fedadb_app.node_check.checks import CHECKS, check_node
 from fedadb_app.node_check.settings import NodeSettings
-from strategies import read_run_config
+from strategies.registry import read_run_config
 
 
 def certificates(

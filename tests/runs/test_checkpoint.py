@@ -25,8 +25,12 @@ from helpers import (
 from safetensors.torch import load_file
 
 import server_app
-from fedadb_app import storage
-from fedadb_app.checkpoint import (
+from fedadb_app.config import RunConfig
+from fedadb_app.data.sources import open_dataset
+from fedadb_app.errors import CheckpointError, ConfigError, TrainingError
+from fedadb_app.runs import atomic
+from fedadb_app.runs.atomic import write_tensors
+from fedadb_app.runs.checkpoint import (
     MAY_DIFFER,
     Ancestor,
     Checkpoint,
@@ -34,11 +38,7 @@ from fedadb_app.checkpoint import (
     checkpoint_to_resume,
     effective_values,
 )
-from fedadb_app.config import RunConfig
-from fedadb_app.data.sources import open_dataset
-from fedadb_app.errors import CheckpointError, ConfigError, TrainingError
-from fedadb_app.storage import write_tensors
-from strategies import METHODS, read_run_config
+from strategies.registry import METHODS, read_run_config
 
 TABLES = ("rounds.csv", "class_accuracy.csv", "diagnostics.csv")
 
@@ -111,7 +111,7 @@ def test_a_round_that_failed_is_in_no_checkpoint(values, runs):
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_the_last_one_stays(
     values, runs, monkeypatch
 ):
-    fsync, calls = storage.os.fsync, []
+    fsync, calls = atomic.os.fsync, []
 
     def full_later(number):
         calls.append(number)
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_the_last_one_stays
             raise OSError(28, "No space left on device")
         fsync(number)
 
-    monkeypatch.setattr(storage.os, "fsync", full_later)
+    monkeypatch.setattr(atomic.os, "fsync", full_later)
     with pytest.raises(CheckpointError, match=r"cannot be written \(No space left on device\)"):
         serve(values)
     assert read_json(runs / "run" / "summary.json")["status"] == "failed"

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from fedadb_app.analysis.runs import SavedRun
-from fedadb_app.checkpoint import MAY_DIFFER
+from fedadb_app.assignments import app_defaults, as_assignments
 from fedadb_app.cli.common import (
     TITLES,
     AppOption,
@@ -24,8 +24,8 @@ from fedadb_app.cli.common import (
     parse_all,
     words,
 )
-from fedadb_app.cli.comparing import check_grid, run_comparison
-from fedadb_app.cli.reading import open_run
+from fedadb_app.cli.compare import check_grid, run_comparison
+from fedadb_app.cli.report import open_run
 from fedadb_app.comparison.grid import (
     CELL_KEYS,
     Cell,
@@ -39,11 +39,12 @@ from fedadb_app.comparison.tables import Reading, read_run
 from fedadb_app.config import Scalar
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, FedADBError
-from fedadb_app.flower import Simulation, app_defaults, as_assignments
+from fedadb_app.flower_run import Simulation
 from fedadb_app.reproduction.studies import STUDIES, Scale, study_of
 from fedadb_app.reproduction.study import Comparison, Study
 from fedadb_app.reproduction.study import only as only_of
 from fedadb_app.reproduction.tables import Result
+from fedadb_app.runs.checkpoint import MAY_DIFFER
 
 
 def reproduce(

@@ -1,0 +1,24 @@
+"""The `fedadb` command: what Flower's own command line lacks."""
+
+import typer
+
+from fedadb_app.cli.compare import compare
+from fedadb_app.cli.node import certificates, check_this_node
+from fedadb_app.cli.report import analyse, report
+from fedadb_app.cli.reproduce import reproduce
+from fedadb_app.cli.run import data, run
+
+main = typer.Typer(
+    help="Run and compare federated-learning methods on this machine's SuperLink.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+main.command()(run)
+main.command()(compare)
+main.command()(report)
+main.command()(analyse)
+main.command()(reproduce)
+main.command()(data)
+main.command()(certificates)
+main.command(name="check-node")(check_this_node)

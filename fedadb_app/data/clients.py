@@ -1,0 +1,160 @@
+"""Images from where (sources), who holds what (partition), arrays to batches (batches)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedadb_app.config import ONLY_NODES, RunConfig
+from fedadb_app.data.arrays import ImageSchema, check_size, held_out
+from fedadb_app.data.batches import LocalData
+from fedadb_app.data.partition import Partition, domain_partition, make_partition
+from fedadb_app.data.preparation import Preparation, preparation_of
+from fedadb_app.data.sources import ImageDataset, open_dataset, open_node_data
+from fedadb_app.data.styles import STYLED
+from fedadb_app.errors import ConfigError
+
+Labels = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PartitionClaim:
+    """Which part of a public data set a client holds: part `partition_id` of `num_partitions`."""
+
+    partition_id: int
+    num_partitions: int
+
+
+@dataclass(frozen=True)
+class SampleCounts:
+    """How many samples a client trains on, n_k, and how many it keeps for evaluation."""
+
+    train: int
+    held_out: int
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's samples: those it trains on, and those it evaluates on."""
+
+    train: LocalData
+    held_out: LocalData
+
+    @property
+    def counts(self) -> SampleCounts:
+        """How many there are."""
+        return SampleCounts(len(self.train), len(self.held_out))
+
+
+def image_schema(config: RunConfig) -> ImageSchema:
+    """Return what the images of all clients have in common, as server and clients know it.
+
+    Raises
+    ------
+    DataError
+        If no model takes ``image-shape``, or the data set is not on this machine.
+    """
+    if not config.own_data:
+        return open_dataset(config.dataset, config.data_dir).schema
+    channels, height, width = config.image_size
+    check_size(f'image-shape="{config.image_shape}"', height, width, channels)
+    return ImageSchema(config.class_names, config.image_size)
+
+
+def server_dataset(config: RunConfig) -> ImageDataset | None:
+    """Return what the server deals out or evaluates on; None where only the nodes have data.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If the data set cannot be had, or differs from what the nodes' own data have to be.
+    """
+    if config.dataset == ONLY_NODES:
+        return None
+    dataset = open_dataset(config.dataset, config.data_dir, download=True)
+    if config.own_data:
+        schema = image_schema(config)
+        numbered = tuple(map(str, range(schema.num_classes)))  # the file has no names
+        if dataset.schema not in (schema, ImageSchema(numbered, schema.image_shape)):
+            raise ConfigError(
+                f'classes="{config.classes}" with image-shape="{config.image_shape}" does not fit '
+                f'dataset="{config.dataset}": it has images of '
+                f"{'x'.join(map(str, dataset.image_shape))} with the {dataset.num_classes} "
+                f"classes {', '.join(dataset.class_names)}, in this order"
+            )
+    return dataset
+
+
+@lru_cache(maxsize=1)
+def partition_of(config: RunConfig, num_clients: int) -> Partition:
+    """Return who holds what in a run; computed once a process, by server and clients alike."""
+    dataset = open_dataset(config.dataset, config.data_dir)
+    labels, domains = dataset.train_labels, dataset.train_domains
+    if config.partition != "domain":
+        return make_partition(labels, num_clients, config.partition, config.alpha, config.seed)
+    if domains is None:
+        raise ConfigError(
+            f'partition="domain" needs a data set whose images come from several domains: "pacs" '
+            f'or "{STYLED}"; dataset="{config.dataset}" has none'
+        )
+    return domain_partition(labels, domains, num_clients, config.classes_per_client, config.seed)
+
+
+def partition_counts(config: RunConfig, partition: Partition) -> Mapping[int, SampleCounts]:
+    """Return what every client of a partition trains on and holds out."""
+    labels = open_dataset(config.dataset, config.data_dir).train_labels
+    divided = [_divide(config, labels, rows) for rows in partition.indices]
+    return {k: SampleCounts(len(train), len(kept)) for k, (train, kept) in enumerate(divided)}
+
+
+def client_data(config: RunConfig, held: PartitionClaim | Path, device: torch.device) -> ClientData:
+    """Return a client's part of a public data set, or its own data, without copying an image.
+
+    Raises
+    ------
+    DataError
+        If the data are not on this machine, unusable, or cannot feed that many clients.
+    """
+    if isinstance(held, Path):
+        dataset = open_node_data(held, image_schema(config))
+        rows = np.arange(len(dataset.train_labels))
+    else:
+        dataset = open_dataset(config.dataset, config.data_dir)
+        rows = partition_of(config, held.num_partitions).indices[held.partition_id]
+
+    preparation = preparation_of(config.dataset)
+
+    def part(positions: Rows, augmented: bool = False) -> LocalData:
+        images, labels = dataset.train_images, dataset.train_labels
+        return LocalData.from_arrays(
+            images, labels, positions, dataset.num_classes, device, augmented, preparation
+        )
+
+    if isinstance(held, Path) and len(dataset.test_labels):  # all the others may be trained on
+        return ClientData(part(rows, config.augment), whole_test_part(dataset, device, preparation))
+    train, kept = _divide(config, dataset.train_labels, rows)
+    return ClientData(part(train, config.augment), part(kept))
+
+
+def whole_test_part(
+    dataset: ImageDataset, device: torch.device, preparation: Preparation
+) -> LocalData:
+    """Return a data set's test part, for evaluation."""
+    rows = np.arange(len(dataset.test_labels))
+    images, labels = dataset.test_images, dataset.test_labels
+    return LocalData.from_arrays(
+        images, labels, rows, dataset.num_classes, device, preparation=preparation
+    )
+
+
+def _divide(config: RunConfig, labels: Labels, rows: Rows) -> tuple[Rows, Rows]:
+    """Divide a client's rows into those to train on and those held out for its evaluation."""
+    if not config.clients_evaluate:
+        return rows, rows[:0]
+    marked = held_out(labels[rows])
+    return rows[~marked], rows[marked]

@@ -1,0 +1,52 @@
+"""The registry: every method of the app by name. A method is one file here and one line below."""
+
+from collections.abc import Mapping
+
+from fedadb_app.config import RunConfig, Scalar, Settings, parse_run_config
+from fedadb_app.errors import ConfigError
+from strategies import (
+    fedacg,
+    fedadb,
+    fedasam,
+    fedavg,
+    feddecorr,
+    feddyn,
+    fedexp,
+    fedgela,
+    fedlmd,
+    fedntd,
+    fedsol,
+)
+from strategies.method import Method
+
+METHODS: Mapping[str, Method] = {
+    "fedavg": fedavg.METHOD,
+    "feddyn": feddyn.METHOD,
+    "fedasam": fedasam.METHOD,
+    "fedntd": fedntd.METHOD,
+    "fedgela": fedgela.METHOD,
+    "fedexp": fedexp.METHOD,
+    "fedlmd": fedlmd.METHOD,
+    "feddecorr": feddecorr.METHOD,
+    "fedacg": fedacg.METHOD,
+    "fedsol": fedsol.METHOD,
+    "fedadb": fedadb.METHOD,
+}
+
+
+def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Settings]:
+    """Check a run configuration; return the shared values, the method, and the method's own.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown key, a wrong type, a value out of range, or values that exclude each other.
+    """
+    config, own = parse_run_config(values, {name: m.params for name, m in METHODS.items()})
+    method = METHODS[config.strategy]
+    if config.privacy == "central" and method.strategy.needs_each_update:
+        raise ConfigError(
+            f'privacy="central" is not possible with strategy="{config.strategy}": its server '
+            f"needs each client's own update, and only their noised mean is released"
+        )
+    return config, method, own[config.strategy]
