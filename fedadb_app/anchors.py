@@ -36,8 +36,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.errors import TrainingError
 from fedadb_app.models.classifier import ImageClassifier
+from fedadb_app.randomness import torch_generator
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,38 @@ class ClassAnchors:
     labels: Tensor
     confidences: Tensor
     quality: float
+
+
+def anchors_of_round(
+    model: ImageClassifier,
+    schema: ImageSchema,
+    valid_range: tuple[Tensor, Tensor],
+    settings: AnchorSettings,
+    seed: int,
+    server_round: int,
+) -> ClassAnchors:
+    """Make the anchors that are sent in a round.
+
+    Their start is drawn from (seed, round): whoever has the model that the round begins with makes
+    the same anchors.
+
+    Parameters
+    ----------
+    model : ImageClassifier
+        theta^(t-1), the global model after the round before.
+    schema : ImageSchema
+        Classes, and the shape of an input.
+    valid_range, settings
+        As for `generate_anchors`.
+    seed : int
+        The run's.
+    server_round : int
+        t, 1-based.
+    """
+    generator = torch_generator(seed, "anchors", server_round)
+    return generate_anchors(
+        model, schema.num_classes, schema.image_shape, valid_range, settings, generator
+    )
 
 
 def generate_anchors(

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
+from fedadb_app.anchors import AnchorSettings, ClassAnchors, anchors_of_round
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.data.preparation import preparation_of
@@ -31,7 +31,6 @@ from fedadb_app.dual_branch import (
 )
 from fedadb_app.local_training import Attachment, Trainer
 from fedadb_app.models.classifier import ModelSpec
-from fedadb_app.randomness import torch_generator
 from strategies.fedavg import FedAvg
 from strategies.method import Method
 
@@ -71,8 +70,10 @@ class FedADBParams(Settings):
             return None
         return value if math.isfinite(value) and value >= 0 else None
 
-    def anchor_settings(self) -> AnchorSettings:
-        """Return equations 3-4's constants."""
+    def anchor_settings(self) -> AnchorSettings | None:
+        """Return equations 3-4's constants; None where no anchors are used."""
+        if not self.use_anchors:
+            return None
         return AnchorSettings(
             per_class=self.anchors_per_class,
             steps=self.anchor_steps,
@@ -130,17 +131,18 @@ class FedADB(FedAvg[FedADBParams]):
 
     def attachments(self, server_round: int) -> Mapping[str, Attachment]:
         """Generate the round's anchors on the global model; all regenerated, no warm start."""
-        if not self.params.use_anchors:
+        settings = self.params.anchor_settings()
+        if settings is None:
             return {}
         run = self.run
         run.model.load_state_dict(self.global_model)
-        self.anchors = generate_anchors(
+        self.anchors = anchors_of_round(
             run.model,
-            run.schema.num_classes,
-            run.schema.image_shape,
+            run.schema,
             preparation_of(run.config.dataset).valid_range,
-            self.params.anchor_settings(),
-            torch_generator(run.config.seed, "anchors", server_round),
+            settings,
+            run.config.seed,
+            server_round,
         )
         self.record.anchor_quality = self.anchors.quality
         return {_ANCHORS: as_attachment(self.anchors)}
@@ -174,4 +176,5 @@ METHOD = Method(
     trainer=FedADBTrainer,
     strategy=FedADB,
     heads=two_heads,
+    anchors=FedADBParams.anchor_settings,
 )

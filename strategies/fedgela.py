@@ -23,15 +23,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedadb_app.config import Settings
+from fedadb_app.config import RunConfig, Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.errors import ConfigError
 from fedadb_app.local_training import Trainer
 from fedadb_app.models.classifier import ModelSpec
-from strategies.base import ServerRun
 from strategies.fedavg import FedAvg
 from strategies.method import Method
-from strategies.roster import Roster
 
 CLIP = 20.0
 """Largest L2 norm of a step's gradient."""
@@ -109,13 +107,11 @@ class FedGELATrainer(Trainer[FedGELAParams]):
         return loss
 
 
-class FedGELA(FedAvg[FedGELAParams]):
-    """Server half: FedAvg's mean of everything but V, which is no part of the state."""
-
-    def __init__(self, run: ServerRun, roster: Roster, params: FedGELAParams) -> None:
-        if run.config.batch_size == 1:
-            raise ConfigError("batch-size=1 leaves fedgela nothing to train on: use at least 2")
-        super().__init__(run, roster, params)
+def refuse(config: RunConfig, params: FedGELAParams) -> None:
+    """Refuse batches of one sample, which BatchNorm1d cannot normalise."""
+    del params
+    if config.batch_size == 1:
+        raise ConfigError("batch-size=1 leaves fedgela nothing to train on: use at least 2")
 
 
 METHOD = Method(
@@ -123,6 +119,7 @@ METHOD = Method(
     paper="Fan et al., NeurIPS 2023",
     params=FedGELAParams,
     trainer=FedGELATrainer,
-    strategy=FedGELA,
+    strategy=FedAvg,
     heads=frame_head,
+    refuse=refuse,
 )

@@ -1,11 +1,24 @@
 """What the registry knows of a method."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from fedadb_app.config import Settings
+from fedadb_app.anchors import AnchorSettings
+from fedadb_app.config import RunConfig, Settings
 from fedadb_app.local_training import Trainer
 from fedadb_app.models.classifier import HeadBuilder, single_head
 from strategies.base import FederatedStrategy
+
+
+def without_anchors(params: Settings) -> None:
+    """Say that a method makes no class anchors, whatever its own values."""
+    del params
+
+
+def all_accepted(config: RunConfig, params: Settings) -> None:
+    """Refuse nothing that each value's own range allows."""
+    del config, params
 
 
 @dataclass(frozen=True)
@@ -26,6 +39,12 @@ class Method:
         The server half.
     heads : HeadBuilder
         The heads of its model; the first is the one evaluated.
+    anchors : Callable
+        The method's own values -> how a run of these values makes class anchors; None = it makes
+        none.
+    refuse : Callable
+        (shared values, the method's own) -> nothing, or a `ConfigError` for what the method cannot
+        do; the head builder says what it cannot do with a data set's classes and image shape.
     """
 
     title: str
@@ -34,3 +53,5 @@ class Method:
     trainer: type[Trainer]  # type: ignore[type-arg]
     strategy: type[FederatedStrategy]  # type: ignore[type-arg]
     heads: HeadBuilder = single_head
+    anchors: Callable[[Any], AnchorSettings | None] = without_anchors
+    refuse: Callable[[RunConfig, Any], None] = all_accepted

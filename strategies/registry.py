@@ -49,4 +49,5 @@ def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Se
             f'privacy="central" is not possible with strategy="{config.strategy}": its server '
             f"needs each client's own update, and only their noised mean is released"
         )
+    method.refuse(config, own[config.strategy])
     return config, method, own[config.strategy]

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
+from fedadb_app.anchors import AnchorSettings, ClassAnchors, anchors_of_round
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import image_schema
 from fedadb_app.data.preparation import Preparation, preparation_of
@@ -24,7 +24,6 @@ from fedadb_app.models.classifier import (
     StateDict,
     build_classifier,
 )
-from fedadb_app.randomness import torch_generator
 from fedadb_app.runs.checkpoint import Checkpoint
 from fedadb_app.runs.reader import read, read_summary, read_table, snapshots
 
@@ -192,14 +191,13 @@ class SavedRun:
             raise DataError(
                 f'{self.folder}: the run made no anchors (strategy="{self.config.strategy}")'
             )
-        schema = image_schema(self.config)
-        return generate_anchors(
+        return anchors_of_round(
             model,
-            schema.num_classes,
-            schema.image_shape,
+            image_schema(self.config),
             self.preparation.valid_range,
             self.anchor_settings,
-            torch_generator(self.config.seed, "anchors", server_round + 1),
+            self.config.seed,
+            server_round + 1,
         )
 
 

@@ -212,10 +212,10 @@ def test_nothing_is_computed_from_or_written_of_the_model_without_noise(values, 
     monkeypatch.setattr(
         messages, "to_arrays", lambda model: used.append(copied(model)) or pack(model)
     )
-    make_anchors = strategies.fedadb.generate_anchors
+    make_anchors = strategies.fedadb.anchors_of_round
     monkeypatch.setattr(
         strategies.fedadb,
-        "generate_anchors",
+        "anchors_of_round",
         lambda model, *a: used.append(copied(model.state_dict())) or make_anchors(model, *a),
     )
     evaluate = strategies.base.evaluate
