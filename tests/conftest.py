@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from faults import SUPERLINK
 from flwr.supercore.task_identity import TaskIdentity
-from helpers import SUPERLINK, Federation, make_federation
+from helpers import Federation, make_federation
 
 import strategies.roster
 

@@ -1,31 +1,18 @@
-"""A fake Flower grid around the real ClientApp, and a federation built on it, in one process."""
+"""A federation in one process, own data, and what a run leaves."""
 
 import contextlib
 import csv
 import json
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
-from flwr.superlink.grid import InMemoryGrid
+from fake_grid import FakeGrid, node_id, server_context, simulated_nodes
+from faults import Fault
+from flwr.app import Message
 
-import client_app
 import server_app
 from fedadb_app import messages
 from fedadb_app.config import Settings
@@ -38,21 +25,6 @@ from strategies.registry import read_run_config
 from strategies.roster import Roster
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SUPERLINK = 1
-"""The node id under which a SuperLink itself replies, e.g. for a node that is gone."""
-
-Fault = Callable[[Message, Message], list[Message]]
-"""(instruction, the ClientApp's reply) -> what the server receives instead."""
-
-
-def node_id(partition: int) -> int:
-    """A node id as Flower draws it: large, and in another order than the partition ids."""
-    return 2**62 + (7919 * (partition + 1)) % 1009
-
-
-def simulated_nodes(count: int) -> dict[int, dict[str, Any]]:
-    """Node id -> node config, as Flower's simulation sets it."""
-    return {node_id(i): {"partition-id": i, "num-partitions": count} for i in range(count)}
 
 
 def own_data(
@@ -81,247 +53,6 @@ def federation_of_nodes(classes: int = 4, shape: str = "1x28x28") -> dict[str, A
     return {"dataset": "nodes", "classes": names, "image-shape": shape, "evaluate": "clients"}
 
 
-# --- what can go wrong with a reply ---------------------------------------------------------
-
-
-def silent(asked: Message, reply: Message) -> list[Message]:
-    return []
-
-
-def fails(reason: str | None = "<class 'RuntimeError'>:<'CUDA out of memory'>") -> Fault:
-    return lambda asked, reply: [Message(Error(code=2, reason=reason), reply_to=asked)]
-
-
-def superlink_error(asked: Message, reply: Message) -> list[Message]:
-    """What a SuperLink answers, in its own name, for a node whose heartbeat has stopped."""
-    error = Message(Error(code=5, reason="Node Unavailable"), reply_to=asked)
-    error.metadata.__dict__["_src_node_id"] = SUPERLINK
-    return [error]
-
-
-def twice(asked: Message, reply: Message) -> list[Message]:
-    return [reply, reply]
-
-
-def with_stranger(asked: Message, reply: Message) -> list[Message]:
-    """The reply, and one that a node that was never asked sends."""
-    other = Message(RecordDict(), dst_node_id=4242, message_type="train")
-    other.metadata.__dict__["_message_id"] = "some other message"
-    return [Message(reply.content, reply_to=other), reply]
-
-
-def edited(
-    arrays: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None,
-    metrics: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-    content: Callable[[RecordDict], RecordDict] | None = None,
-) -> Fault:
-    """The reply with other arrays, other metrics, or another content."""
-
-    def fault(asked: Message, reply: Message) -> list[Message]:
-        changed = RecordDict(dict(reply.content))
-        if arrays is not None:
-            before = {name: array.numpy() for name, array in reply.content["arrays"].items()}
-            changed["arrays"] = ArrayRecord(
-                {name: Array(np.array(a, order="C")) for name, a in arrays(before).items()}
-            )
-        if metrics is not None:
-            changed["metrics"] = MetricRecord(metrics(dict(reply.content["metrics"])))
-        if content is not None:
-            changed = content(changed)
-        return [Message(changed, reply_to=asked)]
-
-    return fault
-
-
-def first(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict], dict]:
-    """Change the first array only."""
-
-    def edit(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        name = next(iter(arrays))
-        return {**arrays, name: change(arrays[name])}
-
-    return edit
-
-
-def without_first(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return dict(list(arrays.items())[1:])
-
-
-def garbage(content: RecordDict) -> RecordDict:
-    """Arrays whose bytes are no arrays."""
-    broken = {
-        name: Array(array.dtype, array.shape, array.stype, b"PK\x03\x04 not an array")
-        for name, array in content["arrays"].items()
-    }
-    return RecordDict({**content, "arrays": ArrayRecord(broken)})
-
-
-def without(key: str) -> Callable[[RecordDict], RecordDict]:
-    return lambda content: RecordDict({k: v for k, v in content.items() if k != key})
-
-
-UNUSABLE: Mapping[str, tuple[Fault, str]] = {
-    "silent": (silent, "no reply within round-timeout"),
-    "error": (fails(), "CUDA out of memory"),
-    "error without a reason": (fails(None), "error code 2"),
-    "node is gone": (superlink_error, "Node Unavailable"),
-    "no arrays": (edited(content=without("arrays")), "no model"),
-    "no metrics": (edited(content=without("metrics")), "no metrics"),
-    "arrays are a config": (
-        edited(content=lambda c: RecordDict({**without("arrays")(c), "arrays": ConfigRecord()})),
-        "no model",
-    ),
-    "garbage": (edited(content=garbage), "cannot be read"),
-    "NaN": (edited(first(lambda a: np.full_like(a, np.nan))), "not finite"),
-    "infinity": (edited(first(lambda a: np.full_like(a, -np.inf))), "not finite"),
-    "wrong shape": (edited(first(lambda a: a[:-1])), "shape"),
-    "transposed": (edited(first(lambda a: a.reshape(a.shape[::-1]))), "shape"),
-    "wrong type": (edited(first(lambda a: a.astype(np.float64))), "float64"),
-    "complex": (edited(lambda a: {n: v.astype(complex) for n, v in a.items()}), "complex"),
-    "text": (edited(first(lambda a: a.astype(str))), "cannot be read"),
-    "missing tensor": (edited(without_first), "features.0.weight"),
-    "extra tensor": (edited(lambda a: {**a, "backdoor": np.zeros(1, np.float32)}), "backdoor"),
-    "no samples": (edited(metrics=lambda m: {**m, "num-examples": 0}), "num-examples=0"),
-    "negative": (edited(metrics=lambda m: {**m, "num-examples": -5}), "num-examples=-5"),
-    "half a sample": (edited(metrics=lambda m: {**m, "num-examples": 1.5}), "num-examples=1.5"),
-    "a float": (edited(metrics=lambda m: {**m, "num-examples": 479.0}), "num-examples=479.0"),
-    "a list": (edited(metrics=lambda m: {**m, "num-examples": [9]}), "num-examples"),
-    "too many": (edited(metrics=lambda m: {**m, "num-examples": 10**12}), "num-examples=10000"),
-    "no count": (edited(metrics=lambda m: {"train-loss": 1.0}), "num-examples"),
-    "NaN loss": (edited(metrics=lambda m: {**m, "train-loss": float("nan")}), "not finite"),
-    "a metric like a path": (edited(metrics=lambda m: {**m, "../x": 1.0}), "no name of a metric"),
-    "infinite metric": (edited(metrics=lambda m: {**m, "x": float("inf")}), "not finite"),
-}
-"""Name -> a fault after which a reply can not be used, and a word of the reason to be logged."""
-
-
-# --- the grid -------------------------------------------------------------------------------
-
-
-@dataclass
-class FakeGrid(Grid):
-    """Hands each message to the real ClientApp, at once, and collects the replies."""
-
-    run_config: Mapping[str, Any]
-    nodes: dict[int, dict[str, Any]]
-    faults: dict[int, Fault] = field(default_factory=dict)  # by node id; train messages only
-    identity_faults: dict[int, Fault] = field(default_factory=dict)
-    evaluate_faults: dict[int, Fault] = field(default_factory=dict)
-    arrange: Callable[[list[Message]], Iterable[Message]] = list
-    before_look: Callable[[], None] | None = None  # called before each look at who is connected
-    before_train: Callable[[int], None] | None = None  # called with the round
-    sent: list[Message] = field(default_factory=list)
-    received: list[Message] = field(default_factory=list)
-    waiting: list[Message] = field(default_factory=list)  # replies that nobody has pulled
-    timeouts: list[float | None] = field(default_factory=list)
-    contexts: dict[int, Context] = field(default_factory=dict)
-    run_id: int = 7
-
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise AssertionError("deprecated in Flower 1.42")
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Take messages in; each is answered at once."""
-        asked = list(messages)
-        for message in asked:
-            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
-        self.sent += asked
-        for message in asked:
-            self.waiting += self._answer(message)
-        return [message.metadata.message_id for message in asked]
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Hand out, once, the replies that are there."""
-        wanted = set(message_ids)
-        there = [m for m in self.waiting if m.metadata.reply_to_message_id in wanted]
-        self.waiting = [m for m in self.waiting if m not in there]
-        self.received += there
-        return self.arrange(there)
-
-    def get_node_ids(self) -> Iterable[int]:
-        if self.before_look is not None:
-            self.before_look()
-        return list(self.nodes)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        asked = list(messages)
-        self.timeouts.append(timeout)
-        train = [m for m in asked if m.metadata.message_type == "train"]
-        if train and self.before_train is not None:
-            self.before_train(train[0].content["config"]["round"])
-        before = self.waiting
-        self.waiting = []
-        self.push_messages(asked)
-        replies, self.waiting = self.waiting, before
-        self.received += replies
-        return self.arrange(replies)
-
-    def trained(self) -> list[Message]:
-        """The train messages that went out."""
-        return [m for m in self.sent if m.metadata.message_type == "train"]
-
-    def _answer(self, message: Message) -> list[Message]:
-        node = message.metadata.dst_node_id
-        faults = {
-            "train": self.faults,
-            "query": self.identity_faults,
-            "evaluate": self.evaluate_faults,
-        }[message.metadata.message_type]
-        if node not in self.nodes:
-            return superlink_error(message, message)
-        try:
-            reply = client_app.app(message, self.context(node))
-        except Exception as error:  # as Flower's simulation does it
-            reply = fails(f"{type(error)}:<'{error}'>")(message, message)[0]
-        return faults[node](message, reply) if node in faults else [reply]
-
-    def context(self, node: int) -> Context:
-        if node not in self.contexts:
-            self.contexts[node] = Context(
-                run_id=self.run_id,
-                node_id=node,
-                node_config=self.nodes[node],
-                state=RecordDict(),
-                run_config=dict(self.run_config),
-            )
-        return self.contexts[node]
-
-
-@dataclass
-class SimulatedGrid(FakeGrid, InMemoryGrid):
-    """A `FakeGrid` that passes for a simulation's: it knows in which order nodes registered."""
-
-    registered: list[int] = field(default_factory=list)
-
-    def get_nodes(self) -> list[NodeInfo]:
-        start = datetime(2026, 1, 1, tzinfo=UTC)
-        nodes = [
-            NodeInfo(node_id=node, registered_at=(start + timedelta(microseconds=i)).isoformat())
-            for i, node in enumerate(self.registered)
-        ]
-        return nodes[::-1]  # Flower's come from a set
-
-
-def server_context(run_config: Mapping[str, Any], run_id: int = 7) -> Context:
-    """What Flower hands to a ServerApp."""
-    return Context(
-        run_id=run_id,
-        node_id=SUPERLINK,
-        node_config={},
-        state=RecordDict(),
-        run_config=dict(run_config),
-    )
-
-
 def serve(
     values: Mapping[str, Any], clients: int = 2, run_id: int = 7, crash_in: int = 0
 ) -> FakeGrid:
@@ -338,9 +69,6 @@ def serve(
     with contextlib.suppress(KeyboardInterrupt):
         server_app.app(grid, server_context(values, run_id))
     return grid
-
-
-# --- a federation ---------------------------------------------------------------------------
 
 
 @dataclass
@@ -384,9 +112,6 @@ def make_federation(
     run = ServerRun(config, model, schema, dataset, partition, folder)
     strategy = method.strategy(run, roster, params)
     return Federation(grid, strategy, folder)
-
-
-# --- results --------------------------------------------------------------------------------
 
 
 def write_run(

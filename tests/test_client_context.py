@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from faults import fails
 from flwr.app import Context, Message, RecordDict
-from helpers import fails, identical, messages_of
+from helpers import identical, messages_of
 
 from fedadb_app.client_context import ContextState, configured_data, or_refuse
 from fedadb_app.config import RunConfig

@@ -6,15 +6,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from faults import UNUSABLE, edited, fails, first, superlink_error
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
-from helpers import (
-    UNUSABLE,
-    edited,
-    fails,
-    first,
-    identical,
-    superlink_error,
-)
+from helpers import identical
 from safetensors.torch import load
 
 from fedadb_app.client_state import Ancestor

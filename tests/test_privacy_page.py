@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from helpers import REPOSITORY, Federation, federation_of_nodes, node_id, own_data
+from fake_grid import node_id
+from helpers import REPOSITORY, Federation, federation_of_nodes, own_data
 
 import client_app
 from strategies.registry import METHODS

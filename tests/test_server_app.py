@@ -6,16 +6,9 @@ import tomllib
 
 import pytest
 import torch
-from helpers import (
-    FakeGrid,
-    identical,
-    node_id,
-    read_csv,
-    read_json,
-    server_context,
-    silent,
-    simulated_nodes,
-)
+from fake_grid import FakeGrid, node_id, server_context, simulated_nodes
+from faults import silent
+from helpers import identical, read_csv, read_json
 from safetensors.torch import load_file
 
 import server_app

@@ -3,19 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from faults import edited, fails, first, silent
 from helpers import (
     Federation,
-    edited,
-    fails,
     federation_of_nodes,
-    first,
     identical,
     make_federation,
     own_data,
     read_csv,
     read_json,
     serve,
-    silent,
 )
 
 from fedadb_app.config import parse_run_config

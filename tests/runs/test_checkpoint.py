@@ -7,21 +7,9 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    REPOSITORY,
-    FakeGrid,
-    edited,
-    first,
-    identical,
-    messages_of,
-    node_id,
-    read_csv,
-    read_json,
-    serve,
-    server_context,
-    silent,
-    simulated_nodes,
-)
+from fake_grid import FakeGrid, node_id, server_context, simulated_nodes
+from faults import edited, first, silent
+from helpers import REPOSITORY, identical, messages_of, read_csv, read_json, serve
 from safetensors.torch import load_file
 
 import server_app

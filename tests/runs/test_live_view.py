@@ -7,7 +7,8 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from helpers import REPOSITORY, read_csv, serve, server_context
+from fake_grid import server_context
+from helpers import REPOSITORY, read_csv, serve
 
 import server_app
 from fedadb_app.config import RunConfig

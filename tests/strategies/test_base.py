@@ -6,20 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    UNUSABLE,
-    edited,
-    fails,
-    first,
-    identical,
-    messages_of,
-    node_id,
-    read_csv,
-    silent,
-    superlink_error,
-    twice,
-    with_stranger,
-)
+from fake_grid import node_id
+from faults import UNUSABLE, edited, fails, first, silent, superlink_error, twice, with_stranger
+from helpers import identical, messages_of, read_csv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from helpers import FakeGrid, SimulatedGrid
+from fake_grid import FakeGrid, SimulatedGrid
 from hypothesis import given
 from hypothesis import strategies as st
 

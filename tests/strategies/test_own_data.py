@@ -5,20 +5,9 @@ import logging
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    FakeGrid,
-    edited,
-    fails,
-    federation_of_nodes,
-    first,
-    identical,
-    messages_of,
-    own_data,
-    read_csv,
-    read_json,
-    server_context,
-    silent,
-)
+from fake_grid import FakeGrid, server_context
+from faults import edited, fails, first, silent
+from helpers import federation_of_nodes, identical, messages_of, own_data, read_csv, read_json
 
 import server_app
 from fedadb_app import messages

@@ -7,22 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake_grid import FakeGrid, node_id, server_context, simulated_nodes
+from faults import edited, fails, first, garbage, silent
 from flwr.app import ConfigRecord
-from helpers import (
-    FakeGrid,
-    Federation,
-    edited,
-    fails,
-    first,
-    garbage,
-    identical,
-    messages_of,
-    node_id,
-    read_csv,
-    server_context,
-    silent,
-    simulated_nodes,
-)
+from helpers import Federation, identical, messages_of, read_csv
 from safetensors.torch import load_file
 
 import client_app

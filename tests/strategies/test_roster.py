@@ -1,18 +1,10 @@
 """Who is connected: identities, waiting, and what is refused."""
 
 import pytest
+from fake_grid import FakeGrid, SimulatedGrid, simulated_nodes
+from faults import fails, silent, superlink_error
 from flwr.app import ConfigRecord, Message, RecordDict
-from helpers import (
-    FakeGrid,
-    SimulatedGrid,
-    fails,
-    federation_of_nodes,
-    messages_of,
-    own_data,
-    silent,
-    simulated_nodes,
-    superlink_error,
-)
+from helpers import federation_of_nodes, messages_of, own_data
 
 from fedadb_app import messages
 from fedadb_app.config import RunConfig
