@@ -34,6 +34,11 @@ METHODS: Mapping[str, Method] = {
 }
 
 
+def method_title(name: str) -> str:
+    """Return how papers write a method; for a name that is not registered, the name."""
+    return METHODS[name].title if name in METHODS else name
+
+
 def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Settings]:
     """Check a run configuration; return the shared values, the method, and the method's own.
 

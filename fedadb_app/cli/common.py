@@ -1,7 +1,7 @@
 """What the commands share: options, errors in one sentence, and the progress of a run."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
@@ -17,7 +17,6 @@ from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.flower_run import FlowerRun
 from fedadb_app.runs.reader import accuracy_summary, read_accuracies, read_summary
-from strategies.registry import METHODS
 
 _COLUMNS = (  # on a narrow screen the name and the bar give way
     TextColumn("{task.description}", table_column=Column(ratio=2, no_wrap=True)),
@@ -27,9 +26,6 @@ _COLUMNS = (  # on a narrow screen the name and the bar give way
     TextColumn("{task.fields[note]}"),
 )
 Number = TypeVar("Number", int, float)
-
-TITLES: Mapping[str, str] = {name: method.title for name, method in METHODS.items()}
-"""Method -> how papers write it."""
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)

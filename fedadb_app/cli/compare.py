@@ -8,7 +8,6 @@ from rich.markup import escape
 
 from fedadb_app.assignments import app_defaults
 from fedadb_app.cli.common import (
-    TITLES,
     AppOption,
     ConfigOption,
     CpusOption,
@@ -154,11 +153,11 @@ def run_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[
                 progress.console.print(f"[red]{outcome.cell.name}[/] {escape(reason)}")
                 continue
             write_csv(readings, folder / "comparison.csv")
-            write_markdown(readings, TITLES, reference, folder / "comparison.md")
+            write_markdown(readings, reference, folder / "comparison.md")
             progress.update(overall, description=f"{len(readings)} of {len(cells)} runs")
     for alpha in grid.alphas:
         of_alpha = [r for r in readings if r.cell.alpha == alpha]
         if of_alpha:
-            plot_curves(of_alpha, TITLES, folder / f"accuracy-alpha{alpha:g}.png")
-            plot_classes(of_alpha, TITLES, folder / f"classes-alpha{alpha:g}.png")
+            plot_curves(of_alpha, folder / f"accuracy-alpha{alpha:g}.png")
+            plot_classes(of_alpha, folder / f"classes-alpha{alpha:g}.png")
     return failed

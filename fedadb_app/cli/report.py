@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.assignments import flatten
-from fedadb_app.cli.common import TITLES, err, fail, one_sentence, out, words
+from fedadb_app.cli.common import err, fail, one_sentence, out, words
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.runs.reader import read_configuration
 from strategies.fedadb import FedADBParams
@@ -27,7 +27,7 @@ def report(
     with one_sentence():
         folder = folder.expanduser().absolute()
         path = (output or folder / "report.html").expanduser().absolute()
-        write_report(folder, TITLES, path)
+        write_report(folder, path)
         out.print(f"report: {path}", soft_wrap=True, markup=False)
 
 

@@ -11,7 +11,6 @@ from rich.markup import escape
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.assignments import app_defaults, as_assignments
 from fedadb_app.cli.common import (
-    TITLES,
     AppOption,
     ConfigOption,
     CpusOption,
@@ -160,7 +159,7 @@ def _reproduce(
                 for outcome in run_comparison(target, grid, app, grid.strategies[0]):
                     complain(f"{comparison.setting.name}/{outcome.cell.name}: {outcome.reason}")
         results = _results(study, grids, folder, complain)
-        page = write(Reproduction(study, results, open_here, TITLES, folder, complain))
+        page = write(Reproduction(study, results, open_here, folder, complain))
     except (FedADBError, OSError) as error:  # the other items are worth having
         complain(str(error))
     else:

@@ -1,6 +1,6 @@
 """A comparison's pictures: accuracy over rounds, and class-wise accuracy per method."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedadb_app.comparison.tables import Reading, mean_curve
+from strategies.registry import method_title
 
 
-def plot_curves(readings: Sequence[Reading], titles: Mapping[str, str], path: Path) -> None:
+def plot_curves(readings: Sequence[Reading], path: Path) -> None:
     """Draw accuracy over rounds: the mean over seeds, and the band from lowest to highest."""
     by_method: dict[str, list[Reading]] = {}
     for reading in readings:
@@ -21,7 +22,9 @@ def plot_curves(readings: Sequence[Reading], titles: Mapping[str, str], path: Pa
         rounds, mean = mean_curve(rs)
         colour = f"C{position % 10}"
         style = "-" if position < 10 else "--"
-        (line,) = axes.plot(rounds, mean, style, color=colour, label=titles[name], linewidth=1.6)
+        (line,) = axes.plot(
+            rounds, mean, style, color=colour, label=method_title(name), linewidth=1.6
+        )
         if len(rs) > 1:
             curves = np.array([r.accuracies for r in rs])
             axes.fill_between(
@@ -39,7 +42,7 @@ def plot_curves(readings: Sequence[Reading], titles: Mapping[str, str], path: Pa
     figure.savefig(path, dpi=150)
 
 
-def plot_classes(readings: Sequence[Reading], titles: Mapping[str, str], path: Path) -> None:
+def plot_classes(readings: Sequence[Reading], path: Path) -> None:
     """Draw class-wise accuracy over rounds, a strip per method (first seed; Figure 5)."""
     first: dict[str, Reading] = {}
     for reading in readings:
@@ -52,7 +55,7 @@ def plot_classes(readings: Sequence[Reading], titles: Mapping[str, str], path: P
         image = axes.pcolormesh(ends, classes, reading.class_accuracy.T, vmin=0, vmax=100)
         axes.invert_yaxis()
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_title(titles[name], fontsize="small", loc="left")
+        axes.set_title(method_title(name), fontsize="small", loc="left")
         axes.set_ylabel("class", fontsize="small")
     rows[-1].set_xlabel("round")
     figure.colorbar(image, ax=list(rows), label="accuracy (%)", shrink=0.6)

@@ -16,6 +16,7 @@ from fedadb_app.comparison.grid import Cell
 from fedadb_app.errors import DataError
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.reader import SECONDS, RunFiles, read_files
+from strategies.registry import method_title
 
 Curve = tuple[tuple[int, ...], list[float]]
 """Evaluated rounds, and the accuracy in each, percent."""
@@ -130,17 +131,13 @@ def write_csv(readings: Sequence[Reading], path: Path) -> None:
     replace(path, text.getvalue().encode())
 
 
-def write_markdown(
-    readings: Sequence[Reading], titles: Mapping[str, str], reference: str, path: Path
-) -> None:
+def write_markdown(readings: Sequence[Reading], reference: str, path: Path) -> None:
     """Write the tables a reader wants, one set per alpha.
 
     Parameters
     ----------
     readings : Sequence[Reading]
         All complete runs.
-    titles : Mapping[str, str]
-        Method name -> how papers write it.
     reference : str
         The method that the paired differences are taken against.
     path : Path
@@ -152,13 +149,13 @@ def write_markdown(
         for r in readings:
             if r.cell.alpha == alpha:
                 by_method.setdefault(r.cell.strategy, []).append(r)
-        text += [f"## alpha = {alpha:g}", "", *_accuracy_table(by_method, titles), ""]
-        text += ["### Rounds to target", "", *_rounds_table(by_method, titles), ""]
+        text += [f"## alpha = {alpha:g}", "", *_accuracy_table(by_method), ""]
+        text += ["### Rounds to target", "", *_rounds_table(by_method), ""]
         if reference in by_method and len(by_method) > 1:
             text += [
-                f"### Difference to {titles[reference]}, paired by seed",
+                f"### Difference to {method_title(reference)}, paired by seed",
                 "",
-                *_difference_table(by_method, titles, reference),
+                *_difference_table(by_method, reference),
                 "",
             ]
     replace(path, "\n".join(text).encode())
@@ -170,9 +167,7 @@ def mean_and_std(values: Sequence[float], decimals: int = 2) -> str:
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{decimals}f}"
 
 
-def _accuracy_table(
-    by_method: Mapping[str, Sequence[Reading]], titles: Mapping[str, str]
-) -> list[str]:
+def _accuracy_table(by_method: Mapping[str, Sequence[Reading]]) -> list[str]:
     best = max(statistics.mean(r.best5 for r in rs) for rs in by_method.values())
     lines = [
         (
@@ -188,7 +183,7 @@ def _accuracy_table(
         if statistics.mean(r.best5 for r in rs) == best:
             best5 = f"**{best5}**"
         lines.append(
-            f"| {titles[name]} | {len(rs)} | {best5} | {mean_and_std([r.final for r in rs])} "
+            f"| {method_title(name)} | {len(rs)} | {best5} | {mean_and_std([r.final for r in rs])} "
             f"| {mean_and_std([r.last50 for r in rs])} "
             f"| {mean_and_std([r.forgetting for r in rs])} "
             f"| {statistics.mean(r.seconds_per_round for r in rs):.2f} "
@@ -222,9 +217,7 @@ def targets_of(curves: Mapping[str, Curve]) -> list[float]:
     return [share * top for share in TARGETS]
 
 
-def _rounds_table(
-    by_method: Mapping[str, Sequence[Reading]], titles: Mapping[str, str]
-) -> list[str]:
+def _rounds_table(by_method: Mapping[str, Sequence[Reading]]) -> list[str]:
     """Table 2 of the paper: on the mean curve over seeds, smoothed with factor 0.2."""
     curves = {name: mean_curve(rs) for name, rs in by_method.items()}
     targets = targets_of(curves)
@@ -248,7 +241,7 @@ def _rounds_table(
             our = ours[position] if ours else None
             ratio = f" ({number / our:.1f}×)" if number and our else ""
             cells.append(f"{number}{ratio}" if number else "–")
-        lines.append(f"| {titles[name]} | " + " | ".join(cells) + " |")
+        lines.append(f"| {method_title(name)} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -261,9 +254,7 @@ def paired_interval(differences: Sequence[float]) -> tuple[float, float] | None:
     return mean - half, mean + half
 
 
-def _difference_table(
-    by_method: Mapping[str, Sequence[Reading]], titles: Mapping[str, str], reference: str
-) -> list[str]:
+def _difference_table(by_method: Mapping[str, Sequence[Reading]], reference: str) -> list[str]:
     base = {r.cell.seed: r.best5 for r in by_method[reference]}
     lines = [
         (
@@ -280,5 +271,7 @@ def _difference_table(
             continue
         interval = paired_interval(pairs)
         shown = "–" if interval is None else f"{interval[0]:+.2f} … {interval[1]:+.2f}"
-        lines.append(f"| {titles[name]} | {len(pairs)} | {statistics.mean(pairs):+.2f} | {shown} |")
+        lines.append(
+            f"| {method_title(name)} | {len(pairs)} | {statistics.mean(pairs):+.2f} | {shown} |"
+        )
     return lines

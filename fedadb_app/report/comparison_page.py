@@ -26,13 +26,14 @@ from fedadb_app.runs.reader import (
     read_or_note,
     read_table,
 )
+from strategies.registry import METHODS, method_title
 
 
-def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
+def comparison_page(folder: Path) -> Page:
     """Arrange what a comparison's files, and those of its runs, say."""
     settings = read(folder / "comparison.json", _settings)
     assert settings is not None  # its existence makes the folder a comparison's
-    readings, files, notes = _readings(folder, list(titles))
+    readings, files, notes = _readings(folder)
     faults: dict[str, str] = {}
     table = read_or_note(folder / "comparison.csv", _a_row_a_run, faults)
     prose = read_or_note(folder / "comparison.md", _markdown, faults)
@@ -56,7 +57,7 @@ def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
     ]
     for alpha in sorted({r.cell.alpha for r in readings}):
         of_alpha = [r for r in readings if r.cell.alpha == alpha]
-        sections += _side_by_side(of_alpha, files, titles)
+        sections += _side_by_side(of_alpha, files)
     sections.append(
         Section("Configuration of all runs", values={k: shown(v) for k, v in settings.items()})
     )
@@ -69,7 +70,7 @@ def comparison_page(folder: Path, titles: Mapping[str, str]) -> Page:
         folder=folder,
         title=f"Comparison on {Path(config['dataset']).stem}",
         status="",
-        subtitle=[", ".join(titles.get(name, name) for name in methods)],
+        subtitle=[", ".join(method_title(name) for name in methods)],
         tiles=[
             ("methods", str(len(methods))),
             ("complete runs", str(len(readings))),
@@ -101,12 +102,10 @@ def _a_row_a_run(text: str) -> Table:
     return table
 
 
-def _readings(
-    folder: Path, methods: Sequence[str]
-) -> tuple[list[Reading], Mapping[Cell, RunFiles], list[str]]:
+def _readings(folder: Path) -> tuple[list[Reading], Mapping[Cell, RunFiles], list[str]]:
     """Return the complete runs, their files, and what of them is missing.
 
-    The runs are by seed and in the methods' order.
+    The runs are by seed and in the registry's order.
     """
     readings: list[Reading] = []
     files_of: dict[Cell, RunFiles] = {}
@@ -132,7 +131,7 @@ def _readings(
     for reading in readings:
         if reading.rounds not in usual:
             notes.append(f"runs/{reading.cell.name} does not count: it has other rounds than most.")
-    position = {name: number for number, name in enumerate(methods)}
+    position = {name: number for number, name in enumerate(METHODS)}
     readings = sorted(
         (r for r in readings if r.rounds in usual),
         key=lambda r: (r.cell.seed, r.cell.alpha, position.get(r.cell.strategy, len(position))),
@@ -140,14 +139,11 @@ def _readings(
     return readings, files_of, notes
 
 
-def _side_by_side(
-    readings: Sequence[Reading], files: Mapping[Cell, RunFiles], titles: Mapping[str, str]
-) -> list[Section]:
+def _side_by_side(readings: Sequence[Reading], files: Mapping[Cell, RunFiles]) -> list[Section]:
     """Return the sections on the runs of one alpha."""
     methods: dict[str, list[Reading]] = {}
     for reading in readings:
-        title = titles.get(reading.cell.strategy, reading.cell.strategy)
-        methods.setdefault(title, []).append(reading)
+        methods.setdefault(method_title(reading.cell.strategy), []).append(reading)
     suffix = f", alpha = {readings[0].cell.alpha:g}"
     failures = sum(r.failures for r in readings)
     return [

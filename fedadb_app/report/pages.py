@@ -1,6 +1,5 @@
 """Writing the page about a folder, whichever it holds."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -10,15 +9,13 @@ from fedadb_app.report.comparison_page import comparison_page
 from fedadb_app.report.run_page import run_page
 
 
-def write_report(folder: Path, titles: Mapping[str, str], path: Path) -> None:
+def write_report(folder: Path, path: Path) -> None:
     """Write the page about a run's or a comparison's folder.
 
     Parameters
     ----------
     folder : Path
         What it is about.
-    titles : Mapping[str, str]
-        Method name -> how papers write it.
     path : Path
         The HTML file.
 
@@ -28,9 +25,9 @@ def write_report(folder: Path, titles: Mapping[str, str], path: Path) -> None:
         If the folder is neither, a file in it is damaged, or the page cannot be written.
     """
     if (folder / "comparison.json").exists():
-        page = comparison_page(folder, titles)
+        page = comparison_page(folder)
     elif (folder / "summary.json").exists():
-        page = run_page(folder, titles)
+        page = run_page(folder)
     else:
         raise DataError(
             f"{folder} is neither a run's folder (no summary.json) nor a comparison's "

@@ -16,12 +16,13 @@ from fedadb_app.report import charts
 from fedadb_app.report.charts import Line, Picture
 from fedadb_app.report.page import AnchorImage, Page, Section, shown
 from fedadb_app.runs.reader import RunFiles, Table, read_files
+from strategies.registry import method_title
 
 _SHOWN_ROUNDS = 6  # whose anchors are shown
 _PARTS = ("anchors", "train", "aggregate", "evaluate")
 
 
-def run_page(folder: Path, titles: Mapping[str, str]) -> Page:
+def run_page(folder: Path) -> Page:
     """Arrange what one run's files say."""
     run = read_files(folder)
     summary = run.summary
@@ -48,7 +49,7 @@ def run_page(folder: Path, titles: Mapping[str, str]) -> Page:
     strategy = str(summary.get("strategy", "run"))
     return Page(
         folder=folder,
-        title=f"{titles.get(strategy, strategy)} on {Path(str(summary.get('dataset', '?'))).stem}",
+        title=f"{method_title(strategy)} on {Path(str(summary.get('dataset', '?'))).stem}",
         status=status,
         subtitle=subtitle,
         tiles=[

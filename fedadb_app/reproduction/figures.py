@@ -1,25 +1,24 @@
 """Figures 2 and 3: accuracy over what is varied, all else equal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from fedadb_app.reproduction.studies import SWEEPS
 from fedadb_app.reproduction.tables import Number
+from strategies.registry import method_title
 
 _COLOURS = {"fedadb": "C0", "fedavg": "C7"}
 
 
-def plot_sweeps(numbers: Sequence[Number], methods: Mapping[str, str], path: Path) -> None:
+def plot_sweeps(numbers: Sequence[Number], path: Path) -> None:
     """Draw a panel a key: the mean, the deviation over seeds, the default in red as in the paper.
 
     Parameters
     ----------
     numbers : Sequence[Number]
         Rows are ``key=value``, columns methods.
-    methods : Mapping[str, str]
-        Method name -> how papers write it.
     path : Path
         Where to.
     """
@@ -35,11 +34,11 @@ def plot_sweeps(numbers: Sequence[Number], methods: Mapping[str, str], path: Pat
             x = [positions[n.row] for n in points]
             y = [n.mean for n in points]
             spread = [0.0 if len(n.values) < 2 else n.deviation for n in points]
-            colour = _COLOURS[method]
+            colour, title = _COLOURS[method], method_title(method)
             if method == "fedavg" and key.startswith("fedadb."):  # it has no such value
-                axes.axhline(y[0], color=colour, linestyle="--", label=methods[method])
+                axes.axhline(y[0], color=colour, linestyle="--", label=title)
                 continue
-            axes.errorbar(x, y, spread, color=colour, marker="o", capsize=3, label=methods[method])
+            axes.errorbar(x, y, spread, color=colour, marker="o", capsize=3, label=title)
             if method == "fedadb":
                 at_default = [n for n in points if n.row == f"{key}={default}"]
                 x, y = [positions[n.row] for n in at_default], [n.mean for n in at_default]

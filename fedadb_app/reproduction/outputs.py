@@ -34,6 +34,7 @@ from fedadb_app.reproduction.tables import (
     write_csv,
     write_page,
 )
+from strategies.registry import method_title
 
 T = TypeVar("T")
 Found = TypeVar("Found")
@@ -57,8 +58,6 @@ class Reproduction:
         Its entries with their complete runs.
     open_run : Callable
         Opens a run's folder.
-    methods : Mapping[str, str]
-        Method name -> how papers write it.
     folder : Path
         Where to.
     complain : Callable
@@ -68,7 +67,6 @@ class Reproduction:
     study: Study
     results: Sequence[Result]
     open_run: Callable[[Path], SavedRun]
-    methods: Mapping[str, str]
     folder: Path
     complain: Callable[[str], None]
 
@@ -91,7 +89,7 @@ class Reproduction:
         if there < wanted:
             explained += f" {wanted - there} of {wanted} runs are missing."
         write_csv(self.path(".csv"), sections)
-        write_page(self.path(".md"), self.study, sections, self.methods, explained, pictures)
+        write_page(self.path(".md"), self.study, sections, explained, pictures)
 
     @property
     def accuracies(self) -> Sequence[Number]:
@@ -154,8 +152,7 @@ def _accuracy_table(it: Reproduction) -> None:
 
 def _rounds_table(it: Reproduction) -> None:
     sections = {
-        title_of(column, it.methods): numbers
-        for column, numbers in rounds_to_targets(it.complete).items()
+        title_of(column): numbers for column, numbers in rounds_to_targets(it.complete).items()
     }
     it.page(
         sections,
@@ -201,7 +198,7 @@ def _spectrum_table(it: Reproduction) -> None:
 def _sweeps(it: Reproduction) -> None:
     numbers = it.accuracies
     picture = it.path(".png")
-    plot_sweeps(numbers, it.methods, picture)
+    plot_sweeps(numbers, picture)
     it.page({"": numbers}, _BEST5, [picture])
 
 
@@ -210,13 +207,13 @@ def _curves(it: Reproduction) -> None:
     for column in dict.fromkeys(r.entry.column for r in it.complete):
         readings = [x for r in it.complete if r.entry.column == column for x in r.readings]
         pictures.append(it.path(f"-{column.replace(' ', '-alpha')}.png"))
-        plot_curves(readings, it.methods, pictures[-1])
+        plot_curves(readings, pictures[-1])
     it.page({"": it.accuracies}, _BEST5, pictures)
 
 
 def _classes(it: Reproduction) -> None:
     picture = it.path(".png")
-    plot_classes([r.readings[0] for r in it.complete], it.methods, picture)
+    plot_classes([r.readings[0] for r in it.complete], picture)
     forgetting = [
         Number(r.entry.row, "forgetting", [x.forgetting for x in r.readings], None)
         for r in it.complete
@@ -248,7 +245,7 @@ def _surfaces(it: Reproduction) -> None:
             },
         )
     picture = it.path(".png")
-    plot_surfaces({it.methods[method]: s for method, s in surfaces.items()}, picture)
+    plot_surfaces({method_title(method): s for method, s in surfaces.items()}, picture)
     it.page(
         {"": numbers},
         "Training loss along the two leading eigenvectors of its Hessian, of length one.",
@@ -307,7 +304,7 @@ def _anchors(it: Reproduction) -> None:
         last = run.chosen(run.config.num_server_rounds)
         return anchor_privacy(run.anchors(run.model(last), last), run)
 
-    groups = it.look({title_of(r.entry.column, it.methods): r for r in it.complete}, look)
+    groups = it.look({title_of(r.entry.column): r for r in it.complete}, look)
     numbers: list[Number] = []
     for name, found in groups.items():
         numbers += _measured(

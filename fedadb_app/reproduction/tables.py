@@ -12,6 +12,7 @@ from fedadb_app.comparison.tables import Reading, mean_and_std, mean_curve, targ
 from fedadb_app.reproduction.paper import reported
 from fedadb_app.reproduction.studies import DATASETS
 from fedadb_app.reproduction.study import Entry, Study
+from strategies.registry import method_title
 
 
 @dataclass(frozen=True)
@@ -115,28 +116,26 @@ def rounds_to_targets(results: Sequence[Result]) -> Mapping[str, list[Number]]:
     return found
 
 
-def title_of(label: str, methods: Mapping[str, str]) -> str:
+def title_of(label: str) -> str:
     """Return how the paper writes a method or a data set; other labels stay."""
-    if label in methods:
-        return methods[label]
     name, _, alpha = label.partition(" ")
     if name in DATASETS:
         return f"{DATASETS[name]}, α = {alpha}" if alpha else DATASETS[name]
-    return label
+    return method_title(label)
 
 
-def as_markdown(numbers: Sequence[Number], methods: Mapping[str, str]) -> list[str]:
+def as_markdown(numbers: Sequence[Number]) -> list[str]:
     """Return the lines of a table."""
     columns = list(dict.fromkeys(n.column for n in numbers))
     rows = list(dict.fromkeys(n.row for n in numbers))
     cells = {(n.row, n.column): n for n in numbers}
     lines = [
-        "| | " + " | ".join(title_of(column, methods) for column in columns) + " |",
+        "| | " + " | ".join(title_of(column) for column in columns) + " |",
         "|---|" + "---|" * len(columns),
     ]
     for row in rows:
         shown = [cells[row, c].shown if (row, c) in cells else "" for c in columns]
-        lines.append(f"| {title_of(row, methods)} | " + " | ".join(shown) + " |")
+        lines.append(f"| {title_of(row)} | " + " | ".join(shown) + " |")
     return lines
 
 
@@ -170,7 +169,6 @@ def write_page(
     path: Path,
     study: Study,
     sections: Mapping[str, Sequence[Number]],
-    methods: Mapping[str, str],
     explained: str,
     pictures: Iterable[Path] = (),
 ) -> None:
@@ -180,6 +178,6 @@ def write_page(
         text += [f"Otherwise than in the paper: {study.changed}", ""]
     text += [f"{explained} Seeds: {', '.join(map(str, study.seeds))}.", ""]
     for section, numbers in sections.items():
-        text += [*([f"## {section}", ""] if section else []), *as_markdown(numbers, methods), ""]
+        text += [*([f"## {section}", ""] if section else []), *as_markdown(numbers), ""]
     text += [f"![{study.title}]({picture.name})\n" for picture in pictures]
     path.write_text("\n".join(text), encoding="utf-8")

@@ -25,8 +25,6 @@ from fedadb_app.comparison.tables import (
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.flower_run import FlowerError, Simulation
 
-TITLES = {"fedavg": "FedAvg", "fedadb": "FedADB"}
-
 
 @pytest.fixture
 def grid():
@@ -310,7 +308,7 @@ def test_readings_and_tables(tmp_path):
         rows = list(csv.DictReader(file))
     assert [(r["strategy"], r["seed"], r["final"]) for r in rows][-1] == ("fedadb", "1", "90.000")
 
-    write_markdown(readings, TITLES, "fedavg", tmp_path / "comparison.md")
+    write_markdown(readings, "fedavg", tmp_path / "comparison.md")
     text = (tmp_path / "comparison.md").read_text()
     # best five of three rounds = their mean: FedADB 60 and 63.33, FedAvg 13.33 and 16.67
     assert "| FedADB | 2 | **61.66 ± 2.35**" in text or "| FedADB | 2 | **61.67 ± 2.35**" in text

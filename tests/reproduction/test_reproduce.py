@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from fedadb_app.analysis import hessian, landscape
 from fedadb_app.assignments import app_defaults
-from fedadb_app.cli.common import TITLES
 from fedadb_app.cli.main import main
 from fedadb_app.cli.report import open_run
 from fedadb_app.comparison import grid as grid_module
@@ -296,7 +295,7 @@ def test_figure_9_shows_the_data_sets_of_which_there_is_a_model(reproduced, tmp_
     there = [Result(entry, ["a reading"], [tmp_path / entry.column]) for entry in study.entries]
     there[2] = replace(there[2], folders=[folder])
     said = []
-    outputs.write(Reproduction(study, there, open_run, TITLES, tmp_path, said.append))
+    outputs.write(Reproduction(study, there, open_run, tmp_path, said.append))
     text = page_of(tmp_path, "figure9")
     assert "PathMNIST, α = 0.1" in text
     assert "SVHN" not in text

@@ -23,9 +23,6 @@ from fedadb_app.reproduction.tables import (
     write_csv,
     write_page,
 )
-from strategies.registry import METHODS
-
-TITLES = {name: method.title for name, method in METHODS.items()}
 
 
 @pytest.fixture
@@ -109,7 +106,7 @@ def test_one_seed_and_none():
     assert math.isnan(Number("r", "c", [3.0], None).deviation)
     assert math.isnan(Number("r", "c", [], None).mean)
     assert accuracies([], seeds=3) == []
-    assert as_markdown([], TITLES) == ["| |  |", "|---|"]
+    assert as_markdown([]) == ["| |  |", "|---|"]
 
 
 # --- rounds to a target ---------------------------------------------------------------------
@@ -170,7 +167,7 @@ def test_no_run_no_targets():
     ("label", "title"),
     [
         ("fedadb", "FedADB"),
-        ("feddecorr", TITLES["feddecorr"]),
+        ("feddecorr", "FedDecorr"),
         ("cifar10 0.05", "CIFAR-10, α = 0.05"),
         ("pacs", "PACS"),
         ("use-lcb=false", "use-lcb=false"),
@@ -186,14 +183,14 @@ def test_no_run_no_targets():
     ],
 )
 def test_titles(label, title):
-    assert title_of(label, TITLES) == title
+    assert title_of(label) == title
 
 
 def test_every_label_has_a_title():
     for scale in ("full", "small"):
         for entry in study_of("table1", scale).entries:
-            assert title_of(entry.row, TITLES).startswith("Fed")
-            assert "α = 0." in title_of(entry.column, TITLES)
+            assert title_of(entry.row).startswith("Fed")
+            assert "α = 0." in title_of(entry.column)
 
 
 # --- written --------------------------------------------------------------------------------
@@ -205,7 +202,7 @@ def test_markdown_and_csv(tmp_path):
         Number("fedadb", "svhn 0.1", [], 90.06, 0.40),
         Number("fedadb", "cinic10 0.1", [50.123], None),
     ]
-    assert as_markdown(numbers, TITLES) == [
+    assert as_markdown(numbers) == [
         "| | SVHN, α = 0.1 | CINIC-10, α = 0.1 |",
         "|---|---|---|",
         "| FedAvg | 81.00 ± 1.41 (84.56, -3.56) |  |",
@@ -243,7 +240,7 @@ def test_a_table_of_numbers_is_utf_8_everywhere(tmp_path):
 def test_a_page(tmp_path):
     study = study_of("table1", "small")
     sections = {"cross-device": [Number("fedavg", "svhn 0.1", [80.0], 84.56)]}
-    write_page(tmp_path / "p.md", study, sections, TITLES, "Explained.", [Path("/x/a.png")])
+    write_page(tmp_path / "p.md", study, sections, "Explained.", [Path("/x/a.png")])
     text = (tmp_path / "p.md").read_text(encoding="utf-8")
     assert text.startswith("# Table 1: Test accuracy of all methods")
     assert f"Otherwise than in the paper: {study.changed}" in text
@@ -251,7 +248,7 @@ def test_a_page(tmp_path):
     assert "## cross-device\n\n| | SVHN, α = 0.1 |" in text
     assert f"![{study.title}](a.png)" in text
     full = replace(study_of("figure7", "full"), seeds=(3, 4))
-    write_page(tmp_path / "p.md", full, {}, TITLES, "Explained.")
+    write_page(tmp_path / "p.md", full, {}, "Explained.")
     text = (tmp_path / "p.md").read_text(encoding="utf-8")
     assert "Otherwise" not in text
     assert "Seeds: 3, 4." in text
