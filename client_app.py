@@ -15,7 +15,7 @@ from fedadb_app.data.clients import PartitionClaim, client_data, image_schema
 from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import LocalTask, choose_device
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
-from fedadb_app.process import keep_freed_memory, release_freed_memory, start_ray_in
+from fedadb_app.process import keep_freed_memory, prepare_simulation, release_freed_memory
 from strategies.local_privacy import local_privacy
 from strategies.registry import METHODS, read_run_config
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("flwr.fedadb")
 
 app = ClientApp()
 keep_freed_memory()
-start_ray_in(Path(__file__).parent)
+prepare_simulation(Path(__file__).parent)
 
 
 @app.query()

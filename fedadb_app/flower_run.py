@@ -5,6 +5,8 @@ SuperLink reports.
 """
 
 import json
+import math
+import os
 import shutil
 import signal
 import subprocess
@@ -16,11 +18,12 @@ from typing import Any
 
 from fedadb_app.assignments import as_assignments
 from fedadb_app.config import Scalar
-from fedadb_app.errors import FedADBError
+from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.runs.reader import read_summary
 
 _LOOK_EVERY = 0.5  # seconds between two looks at the run's folder
 _ASK_EVERY = 60.0  # seconds between two calls of `flwr list`, each of which costs a second
+_GRACE = 30.0  # seconds in which Flower's process has to end after the run itself has
 
 
 class FlowerError(FedADBError):
@@ -44,6 +47,21 @@ class Simulation:
     num_supernodes: int = 2
     client_cpus: int = 1
     client_gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse clients that no worker on this machine could ever take.
+
+        Raises
+        ------
+        ConfigError
+            If a client asks for more CPUs than there are, unless ``RAY_ADDRESS`` names a cluster.
+        """
+        cpus = os.cpu_count() or 1
+        if self.client_cpus > cpus and not os.environ.get("RAY_ADDRESS"):
+            raise ConfigError(
+                f"--client-cpus {self.client_cpus}: this machine has {cpus} CPUs, so no client "
+                f"could ever start; use at most {cpus}"
+            )
 
     def arguments(self) -> str:
         """Return the text for ``--federation-config``."""
@@ -105,6 +123,9 @@ class FlowerRun:
     def wait(self, folder: Path, on_look: Callable[[], None]) -> tuple[str, str]:
         """Wait for the end of the run; call `on_look` twice a second.
 
+        A process of Flower's that goes on although the run's summary has ended it (a simulation
+        that waits for CPUs, say) is stopped.
+
         Parameters
         ----------
         folder : Path
@@ -118,13 +139,20 @@ class FlowerRun:
             As `status`, finished.
         """
         next_question = time.monotonic() + _ASK_EVERY
+        last_chance = math.inf
         while True:
             on_look()
-            ended = read_summary(folder).get("status") not in (None, "running")
+            summary = read_summary(folder)
+            ended = summary.get("status") not in (None, "running")
+            if ended:
+                last_chance = min(last_chance, time.monotonic() + _GRACE)
             if ended or time.monotonic() >= next_question:
                 status, details = self.status()
                 if status.startswith("finished"):
                     return status, details
+                if time.monotonic() >= last_chance:
+                    self.stop()
+                    return f"finished:{summary['status']}", str(summary.get("reason", ""))
                 next_question = time.monotonic() + _ASK_EVERY
                 time.sleep(_LOOK_EVERY)
             time.sleep(_LOOK_EVERY)

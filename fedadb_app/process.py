@@ -34,12 +34,15 @@ def release_freed_memory(server_round: int) -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def start_ray_in(bundle: Path) -> None:
-    """Let Ray's workers find the app's modules in the bundle that this run brought along.
+def prepare_simulation(bundle: Path) -> None:
+    """Let a simulation start a Ray of its own, whose workers run the code that this run brought.
 
-    They import the ClientApp by its module's name and look first in the folder in which a
-    simulation's process starts Ray: that of the user's first `flwr run`, with whatever
-    ``client_app.py`` lies there. Flower loads the ClientApp before it starts Ray.
+    Flower loads the ClientApp before it starts Ray. Ray would join whatever cluster
+    ``/tmp/ray/ray_current_cluster`` names, another user's too, and wait there for CPUs; a cluster
+    that ``RAY_ADDRESS`` names is one that somebody has chosen. Ray's workers import the ClientApp
+    by its module's name and look first in the folder in which Ray is started: that of the user's
+    first `flwr run`, with whatever ``client_app.py`` lies there.
     """
     if Path(sys.argv[0]).stem == "flwr-simulation":
+        os.environ.setdefault("RAY_ADDRESS", "local")
         os.chdir(bundle)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedadb_app import flower_run
 from fedadb_app.assignments import as_assignments, flatten, parse_assignments
 from fedadb_app.errors import ConfigError
 from fedadb_app.flower_run import FlowerError, FlowerRun, Simulation
@@ -56,8 +57,8 @@ def test_assignments_survive_the_way_to_flower_and_back():
 
 
 def test_simulation_arguments():
-    assert Simulation(100, 2, 0.25).arguments() == (
-        "num-supernodes=100 client-resources-num-cpus=2 client-resources-num-gpus=0.25"
+    assert Simulation(100, 1, 0.25).arguments() == (
+        "num-supernodes=100 client-resources-num-cpus=1 client-resources-num-gpus=0.25"
     )
 
 
@@ -130,6 +131,27 @@ def test_waiting_ends_with_flowers_word_not_with_the_summary(flwr, tmp_path):
     run = FlowerRun(tmp_path, {}, None, superlink="hospital")
     assert run.wait(tmp_path, lambda: looks.append(1)) == ("finished:failed", "Ray died")
     assert looks
+
+
+def test_a_process_that_outlives_its_run_is_stopped(flwr, tmp_path, monkeypatch):
+    """A simulation that waits for CPUs runs on for ever, though the ServerApp has given up."""
+    monkeypatch.setattr(flower_run, "_GRACE", 0.0)
+    listed = {"success": True, "runs": [{"status": "running", "status-details": ""}]}
+    asked = flwr(run={"success": True, "run-id": "1"}, list=listed, stop={"success": True})
+    (tmp_path / "summary.json").write_text('{"status": "failed", "reason": "0 SuperNodes"}')
+    run = FlowerRun(tmp_path, {}, Simulation())
+    assert run.wait(tmp_path, lambda: None) == ("finished:failed", "0 SuperNodes")
+    assert asked()[-1][:2] == ["stop", "1"]
+
+
+def test_a_client_that_no_worker_could_take_is_refused(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert Simulation(client_cpus=4).client_cpus == 4
+    with pytest.raises(ConfigError, match="--client-cpus 5: this machine has 4 CPUs"):
+        Simulation(client_cpus=5)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # whose machines may be larger
+    assert Simulation(client_cpus=5).client_cpus == 5
 
 
 def test_without_flwr_there_is_one_sentence(monkeypatch, tmp_path):

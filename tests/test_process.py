@@ -1,11 +1,15 @@
-"""Freed memory stays with the process, so the next batch finds it."""
+"""What the app's processes arrange: memory stays, and a simulation has a Ray of its own."""
 
+import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from helpers import REPOSITORY
+
+from fedadb_app.process import prepare_simulation
 
 BATCHES = """
 import ctypes, resource, sys
@@ -93,3 +97,24 @@ def test_a_client_process_does_not_load_what_only_the_server_needs():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("chosen", "used"), [(None, "local"), ("10.0.0.1:6379", "10.0.0.1:6379")])
+def test_a_simulation_joins_no_cluster_but_a_chosen_one(monkeypatch, tmp_path, chosen, used):
+    """Ray joins whatever /tmp/ray names unless RAY_ADDRESS says otherwise."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if chosen:
+        monkeypatch.setenv("RAY_ADDRESS", chosen)
+    monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/flwr-simulation"])
+    prepare_simulation(REPOSITORY)
+    assert os.environ["RAY_ADDRESS"] == used
+    assert Path.cwd() == REPOSITORY
+
+
+def test_other_processes_are_left_as_they_are(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    prepare_simulation(REPOSITORY)
+    assert "RAY_ADDRESS" not in os.environ
+    assert Path.cwd() == tmp_path
