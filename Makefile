@@ -11,10 +11,10 @@ CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.14 python3.13 python3.12 
 INSTALLED := .venv/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help run test check
+.PHONY: help run test check environment
 
 help:  ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 run: $(INSTALLED)  ## run FedADB on scikit-learn's digits and write a page about the run
 	@done=$$(grep -ls '"status": "completed"' results/digits*/summary.json | head -n 1); \
@@ -39,6 +39,8 @@ check: $(INSTALLED)  ## look at format, types and who imports whom
 	ruff format --check .
 	mypy
 	lint-imports
+
+environment: $(INSTALLED)  ## make .venv and install into it, nothing else
 
 $(INSTALLED): pyproject.toml
 	@for python in $(CANDIDATES); do \

@@ -3,5 +3,3 @@
 What the methods in :mod:`strategies` stand on: configuration, data, models, class anchors, the
 dual-branch loss, local training, messages and results. Nothing here knows a method by name.
 """
-
-__version__ = "0.1.0"

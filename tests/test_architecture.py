@@ -1,0 +1,99 @@
+"""docs/architecture.md shows the house as it is: floors as in the contract, every room and module.
+
+Each module's line there is its docstring's first paragraph. After a module has come, gone or
+changed what it is for, ``python tests/test_architecture.py`` writes the tables anew.
+"""
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PAGE = REPOSITORY / "docs" / "architecture.md"
+ROOMS = ("fedadb_app", "strategies")
+BEGIN, END = "<!-- from the docstrings -->\n", "<!-- end -->\n"
+
+
+def first_paragraph(path: Path) -> str:
+    """What a module or package says it is for, on one line."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    line = " ".join(text.partition("\n\n")[0].split())
+    assert line, f"{path} has no docstring"
+    return line.replace("``", "`").replace("|", "\\|")
+
+
+def tables() -> str:
+    """Every package with its modules, in alphabetical order, the floors from the ground up."""
+    parts = []
+    for room in ROOMS:
+        for package in sorted(path.parent for path in (REPOSITORY / room).rglob("__init__.py")):
+            modules = sorted(path for path in package.glob("*.py") if path.stem != "__init__")
+            rows = [f"| `{path.name}` | {first_paragraph(path)} |" for path in modules]
+            parts.append(
+                f"### {package.relative_to(REPOSITORY).as_posix()}/\n\n"
+                f"{first_paragraph(package / '__init__.py')}\n\n"
+                "| module | what it is for |\n|---|---|\n" + "\n".join(rows) + "\n"
+            )
+    return "\n".join(parts)
+
+
+def picture() -> list[list[list[str]]]:
+    """Floors of the page's first code block, from above: their lines, and the names on each.
+
+    Words with a capital are there for the reader.
+    """
+    block = PAGE.read_text().partition("```\n")[2].partition("```")[0]
+    floors: list[list[list[str]]] = []
+    for line in block.splitlines():
+        if "═" in line:
+            floors.append([])
+        elif floors and (words := re.findall(r"\b[a-z_]+\b", line)):
+            floors[-1].append(words)
+    return floors
+
+
+def test_the_picture_is_the_contract():
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = [c for c in settings["contracts"] if c["type"] == "layers"]
+    assert not contract.get("ignore_imports")
+    layers = [
+        re.findall(r"[\w.]+", layer.replace("fedadb_app.", "")) for layer in contract["layers"]
+    ]
+    top, middle, ground = picture()
+    assert [*top, *middle] == layers[:-1]
+    assert sorted(name for line in ground for name in line) == sorted(layers[-1])
+
+
+def test_every_room_is_in_the_picture():
+    """A room that the contract does not know could import whatever it likes."""
+    rooms = {path.stem for path in (REPOSITORY / "fedadb_app").glob("*.py")} - {"__init__"}
+    rooms |= {path.parent.name for path in (REPOSITORY / "fedadb_app").glob("*/__init__.py")}
+    named = [name for floor in picture() for line in floor for name in line]
+    assert sorted(named) == sorted({*rooms, "strategies"})
+
+
+def test_the_tables_are_the_modules():
+    text = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    assert text.strip() == tables().strip(), "run: python tests/test_architecture.py"
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a checkout of git")
+def test_everything_beside_the_code_is_named():
+    """Files and folders at the top of the repository, as git has them."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    found = {line.split("/")[0] for line in done.stdout.splitlines()}
+    found = {name for name in found if (REPOSITORY / name).exists()}  # git lists what is removed
+    text = PAGE.read_text().partition("## Beside the code\n")[2].partition("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    named = re.findall(r"`([^`]+?)/?`", "".join(first_cells))
+    assert sorted(named) == sorted(found - set(ROOMS))
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{tables()}\n{END}{rest.partition(END)[2]}")
