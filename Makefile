@@ -21,15 +21,15 @@ run: $(INSTALLED)  ## run FedADB on scikit-learn's digits and write a page about
 	if [ -n "$$done" ]; then \
 	  folder=$${done%/summary.json}; \
 	  echo "FedADB has run on the digits already; remove results/ to run it again."; \
+	  echo "results: $(CURDIR)/$$folder"; \
 	else \
 	  folder=results/digits; \
 	  [ ! -e $$folder ] || folder=results/digits-$$(date +%Y%m%d-%H%M%S); \
 	  echo "FedADB on scikit-learn's digits: 2 clients, 20 rounds, about a minute."; \
 	  fedadb run -c "output-dir=\"$(CURDIR)/results\" run-name=\"$${folder#results/}\"" || exit 1; \
 	fi; \
-	[ -e $$folder/report.html ] || fedadb report $$folder >/dev/null || exit 1; \
-	echo "The results are in  $(CURDIR)/$$folder"; \
-	echo "A page about them:  $(CURDIR)/$$folder/report.html"
+	if [ -e $$folder/report.html ]; then echo "report: $(CURDIR)/$$folder/report.html"; \
+	else fedadb report $$folder; fi
 
 test: $(INSTALLED)  ## run the tests
 	@pytest -n 2

@@ -25,9 +25,12 @@ if name == "fedadb" and sys.argv[1] == "run":
     folder.mkdir(parents=True)
     status = pathlib.Path("next-status").read_text()
     (folder / "summary.json").write_text(json.dumps({{"status": status}}, indent=1))
+    print("results:", folder)
     sys.exit(status != "completed")
 if name == "fedadb" and sys.argv[1] == "report":
-    pathlib.Path(sys.argv[2], "report.html").touch()
+    page = pathlib.Path(sys.argv[2], "report.html").absolute()
+    page.touch()
+    print("report:", page)
 """
 
 Make = Callable[..., subprocess.CompletedProcess[str]]

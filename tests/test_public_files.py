@@ -100,6 +100,15 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(target), f"{page.name}: {link}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page):
+    if page.name.startswith("add-a-"):  # names files that the reader writes
+        return
+    folders = "fedadb_app|strategies|tests|benchmarks|examples|docs"
+    for name in re.findall(rf"`((?:{folders})/[\w./-]*)`", prose(page)):
+        assert (REPOSITORY / name).exists(), f"{page.name}: {name}"
+
+
 def test_every_page_is_listed_in_the_readme():
     readme = (REPOSITORY / "README.md").read_text()
     for page in (REPOSITORY / "docs").glob("*.md"):
