@@ -9,13 +9,15 @@ from flwr.supercore.exit import add_exit_handler
 from fedadb_app import messages
 from fedadb_app.data.clients import image_schema, partition_of, server_dataset
 from fedadb_app.local_training import choose_device
-from fedadb_app.models.classifier import ModelSpec, build_classifier
+from fedadb_app.models.classifier import ModelSpec
 from fedadb_app.process import keep_freed_memory
 from fedadb_app.runs.checkpoint import checkpoint_to_resume
 from fedadb_app.runs.writer import RunFolder
-from strategies.base import ServerRun
+from strategies.federated import FederatedStrategy
+from strategies.fit import fitting_model, refuse_misfit
 from strategies.registry import read_run_config
 from strategies.roster import Roster
+from strategies.server_run import ServerRun
 
 logger = logging.getLogger("flwr.fedadb")
 
@@ -28,32 +30,30 @@ def main(grid: Grid, context: Context) -> None:
     """Run one federation from the checked configuration to the finished results folder."""
     config, method, params = read_run_config(context.run_config)
     device = choose_device(config.device)
+    refuse_misfit(config, method)
     checkpoint = checkpoint_to_resume(config, params)
     with RunFolder.create(config, context.run_id, checkpoint) as folder:
         add_exit_handler(folder.stop)  # `flwr stop` ends the process without telling this thread
         logger.info("results: %s", folder.path)
         folder.write_config(config, params.model_dump(by_alias=True))
         dataset, schema = server_dataset(config), image_schema(config)
+        model = fitting_model(config, method, schema, dataset).to(device)
         roster = Roster(config)
         roster.gather(grid)
         partition = None
         if dataset and not config.own_data:
             partition = partition_of(config, roster.num_clients)
             folder.write_partition(partition, config, dataset)
-
-        spec = ModelSpec.of(config, schema)
-        model = build_classifier(spec, config.seed, method.heads).to(device)
         logger.info(
             "%s on %s (%d clients), %s, device=%s",
             method.title,
             config.dataset,
             roster.num_clients,
-            spec.architecture,
+            ModelSpec.of(config, schema).architecture,
             device,
         )
-        strategy = method.strategy(
-            ServerRun(config, model, schema, dataset, partition, folder), roster, params
-        )
+        run = ServerRun(config, method, params, model, schema, dataset, partition, folder)
+        strategy = FederatedStrategy(run, roster)
         if checkpoint is not None:
             strategy.resume(checkpoint)
         try:

@@ -55,6 +55,11 @@ def weighted_mean(models: Sequence[StateDict], weights: Sequence[float]) -> Stat
     return mean
 
 
+def in_types_of(reference: StateDict, model: StateDict) -> StateDict:
+    """Return the model with each tensor in the type that the reference has."""
+    return {name: tensor.to(reference[name].dtype) for name, tensor in model.items()}
+
+
 def difference(model: StateDict, reference: StateDict, names: Iterable[str]) -> StateDict:
     """Return model - reference for the named tensors, in float64."""
     return {name: model[name].double() - reference[name].double() for name in names}

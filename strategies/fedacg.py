@@ -21,9 +21,9 @@ from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer
-from fedadb_app.models.classifier import StateDict
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.server import Broadcast, RoundInputs, ServerUpdate
 
 
 class FedACGParams(Settings):
@@ -53,27 +53,25 @@ class FedACGTrainer(Trainer[FedACGParams]):
 class FedACG(FedAvg[FedACGParams]):
     """Server half: momentum with a look-ahead broadcast."""
 
-    def broadcast_model(self, server_round: int) -> StateDict:
-        """Return theta~; buffers as they are."""
-        if not self.state or self.params.momentum == 0:
-            return self.global_model
-        ahead = {
-            name: self.global_model[name] + self.params.momentum * self.state[f"momentum/{name}"]
-            for name in self.parameter_names
-        }
-        return self.global_model | ahead
+    def broadcast(self, inputs: RoundInputs) -> Broadcast:
+        """Send theta~; buffers as they are."""
+        rate, model = self.params.momentum, inputs.model
+        if not inputs.state or rate == 0:
+            return Broadcast(model)
+        ahead = {n: model[n] + rate * inputs.state[f"momentum/{n}"] for n in inputs.parameter_names}
+        return Broadcast(model | ahead)
 
-    def update(self, server_round: int, updates: Sequence[ClientUpdate]) -> StateDict:
-        """Return sum_k p_k theta_k, and advance the momentum to theta^t - theta^(t-1)."""
-        mean = super().update(server_round, updates)
+    def update(self, inputs: RoundInputs, updates: Sequence[ClientUpdate]) -> ServerUpdate:
+        """Return sum_k p_k theta_k, and the momentum, advanced to theta^t - theta^(t-1)."""
+        mean = super().update(inputs, updates).model
         # lambda m + (mean - theta~) = mean - theta^(t-1): what m^t is, without cancellation
-        self.state = {
-            f"momentum/{name}": mean[name] - self.global_model[name]
-            for name in self.parameter_names
-        }
-        norms = torch.stack([m.norm() for m in self.state.values()])
-        self.record.diagnostics["momentum_norm"] = float(norms.norm())
-        return mean
+        momentum = {n: mean[n] - inputs.model[n] for n in inputs.parameter_names}
+        norms = torch.stack([m.norm() for m in momentum.values()])
+        return ServerUpdate(
+            mean,
+            state={f"momentum/{n}": m for n, m in momentum.items()},
+            diagnostics={"momentum_norm": float(norms.norm())},
+        )
 
 
 METHOD = Method(
@@ -81,5 +79,5 @@ METHOD = Method(
     paper="Kim et al., CVPR 2024",
     params=FedACGParams,
     trainer=FedACGTrainer,
-    strategy=FedACG,
+    server=FedACG,
 )

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, anchors_of_round
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
-from fedadb_app.data.preparation import preparation_of
 from fedadb_app.dual_branch import (
     AnchorLabel,
     BalancedSampler,
@@ -33,6 +32,7 @@ from fedadb_app.local_training import Attachment, Trainer
 from fedadb_app.models.classifier import ModelSpec
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.server import Broadcast, RoundInputs, Workbench
 
 _ANCHORS = "anchors"
 
@@ -125,31 +125,38 @@ class FedADBTrainer(Trainer[FedADBParams]):
 
 
 class FedADB(FedAvg[FedADBParams]):
-    """Server half: FedAvg's mean, and class anchors before each round."""
+    """Server half: FedAvg's mean, and class anchors before each round.
 
-    anchors: ClassAnchors | None = None
+    Parameters
+    ----------
+    params : FedADBParams
+        FedADB's own values.
+    bench : Workbench
+        Anchors are optimised on a model, not on its tensors alone.
+    """
 
-    def attachments(self, server_round: int) -> Mapping[str, Attachment]:
+    def __init__(self, params: FedADBParams, bench: Workbench) -> None:
+        super().__init__(params)
+        self._bench = bench
+
+    @classmethod
+    def of_run(cls, params: FedADBParams, bench: Workbench) -> Self:
+        """Make the half of a run."""
+        return cls(params, bench)
+
+    def broadcast(self, inputs: RoundInputs) -> Broadcast:
         """Generate the round's anchors on the global model; all regenerated, no warm start."""
         settings = self.params.anchor_settings()
         if settings is None:
-            return {}
-        run = self.run
-        run.model.load_state_dict(self.global_model)
-        self.anchors = anchors_of_round(
-            run.model,
-            run.schema,
-            preparation_of(run.config.dataset).valid_range,
-            settings,
-            run.config.seed,
-            server_round,
+            return Broadcast(inputs.model)
+        bench = self._bench
+        bench.model.load_state_dict(inputs.model)
+        anchors = anchors_of_round(
+            bench.model, bench.schema, bench.valid_range, settings, bench.seed, inputs.server_round
         )
-        self.record.anchor_quality = self.anchors.quality
-        return {_ANCHORS: as_attachment(self.anchors)}
-
-    def artifacts(self) -> Mapping[str, Attachment]:
-        """Keep the last anchors."""
-        return {} if self.anchors is None else {_ANCHORS: as_attachment(self.anchors)}
+        sent = {_ANCHORS: as_attachment(anchors)}
+        quality = {"anchor_quality": anchors.quality}
+        return Broadcast(inputs.model, sent, artifacts=sent, diagnostics=quality)
 
 
 def _anchors(sent: Attachment) -> ClassAnchors:
@@ -174,7 +181,7 @@ METHOD = Method(
     paper="Liu et al., 2026",
     params=FedADBParams,
     trainer=FedADBTrainer,
-    strategy=FedADB,
+    server=FedADB,
     heads=two_heads,
     anchors=FedADBParams.anchor_settings,
 )

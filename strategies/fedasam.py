@@ -72,5 +72,5 @@ METHOD = Method(
     paper="Caldarola et al., ECCV 2022",
     params=FedASAMParams,
     trainer=FedASAMTrainer,
-    strategy=FedAvg,
+    server=FedAvg,
 )

@@ -14,9 +14,8 @@ from typing import TypeVar
 from fedadb_app.aggregation import ClientUpdate, sample_weights, weighted_mean
 from fedadb_app.config import Settings
 from fedadb_app.local_training import Trainer
-from fedadb_app.models.classifier import StateDict
-from strategies.base import FederatedStrategy
 from strategies.method import Method
+from strategies.server import RoundInputs, ServerHalf, ServerUpdate
 
 P = TypeVar("P", bound=Settings)
 
@@ -25,12 +24,12 @@ class FedAvgParams(Settings):
     """FedAvg has no values of its own."""
 
 
-class FedAvg(FederatedStrategy[P]):
+class FedAvg(ServerHalf[P]):
     """Server half: the sample-weighted mean."""
 
-    def update(self, server_round: int, updates: Sequence[ClientUpdate]) -> StateDict:
+    def update(self, inputs: RoundInputs, updates: Sequence[ClientUpdate]) -> ServerUpdate:
         """Return sum_k p_k theta_k."""
-        return weighted_mean([u.arrays for u in updates], sample_weights(updates))
+        return ServerUpdate(weighted_mean([u.arrays for u in updates], sample_weights(updates)))
 
 
 METHOD = Method(
@@ -38,5 +37,5 @@ METHOD = Method(
     paper="McMahan et al., AISTATS 2017",
     params=FedAvgParams,
     trainer=Trainer,
-    strategy=FedAvg,
+    server=FedAvg,
 )

@@ -61,5 +61,5 @@ METHOD = Method(
     paper="Shi et al., ICLR 2023",
     params=FedDecorrParams,
     trainer=FedDecorrTrainer,
-    strategy=FedAvg,
+    server=FedAvg,
 )

@@ -20,7 +20,7 @@ client has advanced v_k and the server has not. Either way s and the sum of all 
 then on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -30,9 +30,9 @@ from fedadb_app.aggregation import ClientUpdate, difference, weighted_mean
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Attachment, Trainer
-from fedadb_app.models.classifier import StateDict
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.server import Broadcast, RoundInputs, ServerUpdate
 
 _MEAN = "feddyn"
 
@@ -86,32 +86,28 @@ class FedDyn(FedAvg[FedDynParams]):
 
     needs_each_update = True  # s is the sum of all v_k, which no client clips
 
-    def attachments(self, server_round: int) -> Mapping[str, Attachment]:
+    def broadcast(self, inputs: RoundInputs) -> Broadcast:
         """Send the mean n_k, by which the official variant scales alpha."""
-        mean = self.num_examples / self.roster.num_clients
-        return {_MEAN: Attachment(scalars={"mean-examples": mean})}
+        mean = {"mean-examples": inputs.mean_examples}
+        return Broadcast(inputs.model, {_MEAN: Attachment(scalars=mean)})
 
-    def update(self, server_round: int, updates: Sequence[ClientUpdate]) -> StateDict:
-        """Return mean_k theta_k + s / K; buffers averaged."""
-        self.plain_mean = super().update(server_round, updates)
+    def update(self, inputs: RoundInputs, updates: Sequence[ClientUpdate]) -> ServerUpdate:
+        """Return mean_k theta_k + s / K, buffers averaged; evaluate the plain mean beside it."""
+        mean = super().update(inputs, updates).model
         if self.params.alpha == 0:
-            return self.plain_mean
+            return ServerUpdate(mean, also_evaluated={"plain_mean": mean})
         if self.params.variant == "official":
-            uniform = [1 / len(updates)] * len(updates)
-            self.plain_mean = weighted_mean([u.arrays for u in updates], uniform)
-        names = self.parameter_names
+            mean = weighted_mean([u.arrays for u in updates], [1 / len(updates)] * len(updates))
+        names = inputs.parameter_names
         moved = weighted_mean(
-            [difference(u.arrays, self.global_model, names) for u in updates], [1.0] * len(updates)
+            [difference(u.arrays, inputs.model, names) for u in updates], [1.0] * len(updates)
         )
-        self.state = {f"drift/{n}": self.state.get(f"drift/{n}", 0) + moved[n] for n in names}  # s
-        clients = self.roster.num_clients
-        return self.plain_mean | {
-            n: self.plain_mean[n] + self.state[f"drift/{n}"] / clients for n in names
-        }
-
-    def also_evaluated(self) -> dict[str, StateDict]:
-        """Evaluate the mean without the drift beside theta^t."""
-        return {"plain_mean": self.plain_mean}
+        drift = {n: inputs.state.get(f"drift/{n}", 0) + moved[n] for n in names}  # s
+        return ServerUpdate(
+            mean | {n: mean[n] + drift[n] / inputs.num_clients for n in names},
+            state={f"drift/{n}": s for n, s in drift.items()},
+            also_evaluated={"plain_mean": mean},
+        )
 
 
 METHOD = Method(
@@ -119,5 +115,5 @@ METHOD = Method(
     paper="Acar et al., ICLR 2021",
     params=FedDynParams,
     trainer=FedDynTrainer,
-    strategy=FedDyn,
+    server=FedDyn,
 )

@@ -19,6 +19,7 @@ from pydantic import Field
 from fedadb_app.aggregation import (
     ClientUpdate,
     difference,
+    in_types_of,
     sample_weights,
     squared_norm,
     weighted_mean,
@@ -28,6 +29,7 @@ from fedadb_app.local_training import Trainer
 from fedadb_app.models.classifier import StateDict
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.server import RoundInputs, ServerUpdate
 
 
 class FedEXPParams(Settings):
@@ -51,31 +53,26 @@ class FedEXP(FedAvg[FedEXPParams]):
 
     needs_each_update = True  # ||Delta_k||
 
-    def update(self, server_round: int, updates: Sequence[ClientUpdate]) -> StateDict:
-        """Return theta^(t-1) + eta_g Delta; buffers averaged."""
+    def update(self, inputs: RoundInputs, updates: Sequence[ClientUpdate]) -> ServerUpdate:
+        """Return theta^(t-1) + eta_g Delta, buffers averaged; evaluate the last two iterates."""
+        before, names = inputs.model, inputs.parameter_names
         weights = sample_weights(updates)
-        mean = super().update(server_round, updates)
-        eps = self.params.eps * self.run.config.learning_rate_decay ** (2 * (server_round - 1))
+        mean = super().update(inputs, updates).model
+        eps = self.params.eps * inputs.learning_rate_decay ** (2 * (inputs.server_round - 1))
         if self.params.eps_times_participants:
             eps *= len(updates)
-        names = self.parameter_names
-        deltas = [difference(u.arrays, self.global_model, names) for u in updates]
+        deltas = [difference(u.arrays, before, names) for u in updates]
         mean_delta = weighted_mean(deltas, weights)
         step = extrapolation(deltas, mean_delta, weights, eps)
-        self.record.diagnostics["extrapolation"] = step
-        self.state = {f"previous/{name}": t for name, t in self.global_model.items()}
-        return mean | {n: self.global_model[n] + step * mean_delta[n] for n in names}
-
-    def evaluated_model(self) -> StateDict:
-        """Return the mean of the last two iterates; after round 1, theta^1 alone."""
-        if self.record.round == 1:
-            return self.global_model
-        previous = {name: self.state[f"previous/{name}"] for name in self.global_model}
-        return weighted_mean([self.global_model, previous], [0.5, 0.5])
-
-    def also_evaluated(self) -> dict[str, StateDict]:
-        """Evaluate theta^t beside it."""
-        return {"last_iterate": self.global_model}
+        moved = {n: before[n] + step * mean_delta[n] for n in names}
+        after = in_types_of(before, mean | moved)
+        first = inputs.server_round == 1  # theta^0 is no iterate
+        return ServerUpdate(
+            after,
+            diagnostics={"extrapolation": step},
+            evaluated=after if first else weighted_mean([after, before], [0.5, 0.5]),
+            also_evaluated={"last_iterate": after},
+        )
 
 
 METHOD = Method(
@@ -83,5 +80,5 @@ METHOD = Method(
     paper="Jhunjhunwala et al., ICLR 2023",
     params=FedEXPParams,
     trainer=Trainer,
-    strategy=FedEXP,
+    server=FedEXP,
 )

@@ -119,7 +119,7 @@ METHOD = Method(
     paper="Fan et al., NeurIPS 2023",
     params=FedGELAParams,
     trainer=FedGELATrainer,
-    strategy=FedAvg,
+    server=FedAvg,
     heads=frame_head,
     refuse=refuse,
 )

@@ -74,5 +74,5 @@ METHOD = Method(
     paper="Lu et al., ACM MM 2023",
     params=FedLMDParams,
     trainer=FedLMDTrainer,
-    strategy=FedAvg,
+    server=FedAvg,
 )

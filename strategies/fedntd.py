@@ -78,5 +78,5 @@ METHOD = Method(
     paper="Lee et al., NeurIPS 2022",
     params=FedNTDParams,
     trainer=FedNTDTrainer,
-    strategy=FedAvg,
+    server=FedAvg,
 )

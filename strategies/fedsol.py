@@ -105,5 +105,5 @@ METHOD = Method(
     paper="Lee et al., CVPR 2024",
     params=FedSOLParams,
     trainer=FedSOLTrainer,
-    strategy=FedAvg,
+    server=FedAvg,
 )

@@ -8,7 +8,7 @@ from fedadb_app.anchors import AnchorSettings
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.local_training import Trainer
 from fedadb_app.models.classifier import HeadBuilder, single_head
-from strategies.base import FederatedStrategy
+from strategies.server import ServerHalf
 
 
 def without_anchors(params: Settings) -> None:
@@ -35,7 +35,7 @@ class Method:
         Its table in the run configuration.
     trainer : type[Trainer]
         The client half.
-    strategy : type[FederatedStrategy]
+    server : type[ServerHalf]
         The server half.
     heads : HeadBuilder
         The heads of its model; the first is the one evaluated.
@@ -50,8 +50,8 @@ class Method:
     title: str
     paper: str
     params: type[Settings]
-    trainer: type[Trainer]  # type: ignore[type-arg]
-    strategy: type[FederatedStrategy]  # type: ignore[type-arg]
+    trainer: type[Trainer[Any]]
+    server: type[ServerHalf[Any]]
     heads: HeadBuilder = single_head
     anchors: Callable[[Any], AnchorSettings | None] = without_anchors
     refuse: Callable[[RunConfig, Any], None] = all_accepted

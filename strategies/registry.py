@@ -49,7 +49,7 @@ def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Se
     """
     config, own = parse_run_config(values, {name: m.params for name, m in METHODS.items()})
     method = METHODS[config.strategy]
-    if config.privacy == "central" and method.strategy.needs_each_update:
+    if config.privacy == "central" and method.server.needs_each_update:
         raise ConfigError(
             f'privacy="central" is not possible with strategy="{config.strategy}": its server '
             f"needs each client's own update, and only their noised mean is released"

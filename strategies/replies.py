@@ -1,14 +1,16 @@
 """What becomes of the replies to a round's messages: read, refused or ignored, and always named."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from flwr.app import Message
 
 from fedadb_app import messages
+from fedadb_app.config import RunConfig
 from strategies.roster import Roster
+from strategies.round import Round
 
 logger = logging.getLogger("flwr.fedadb")
 
@@ -25,32 +27,26 @@ class Answers(Generic[Answer]):
         By client.
     failures : dict[int, str]
         Why there is no usable answer of the others, by client.
-    num_bytes : int
-        Size of the usable ones.
     """
 
     usable: dict[int, Answer] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
-    num_bytes: int = 0
 
 
 def read_replies(
-    server_round: int,
-    sent: Sequence[Message],
+    this: Round,
     clients: Mapping[int, int],
     replies: Iterable[Message],
     read: Callable[[Message, int], Answer],
     roster: Roster,
-    timeout: float,
+    config: RunConfig,
 ) -> Answers[Answer]:
     """Read each reply once, and log why others are unusable.
 
     Parameters
     ----------
-    server_round : int
-        t, for the log.
-    sent : Sequence[Message]
-        What was asked.
+    this : Round
+        What was asked; takes down how much has come.
     clients : Mapping[int, int]
         The asked nodes' ids, and which clients they are.
     replies : Iterable[Message]
@@ -59,19 +55,19 @@ def read_replies(
         Reads a client's reply, or raises an `UnusableReplyError`.
     roster : Roster
         Is told which nodes say of themselves that they cannot take part.
-    timeout : float
-        How long was waited, seconds.
+    config : RunConfig
+        For how long was waited.
     """
-    silent = f"no reply within round-timeout={timeout:g} s"
+    silent = f"no reply within round-timeout={config.round_timeout:g} s"
     found = Answers[Answer](failures=dict.fromkeys(clients.values(), silent))
     answered: set[int] = set()
-    asked = messages.Asked(sent)
+    asked = messages.Asked(this.sent)
     for reply in replies:
         node = asked.node(reply)
         if node is None or node in answered:
             logger.warning(
                 "round %d: a reply of node %d is ignored: %s",
-                server_round,
+                this.number,
                 reply.metadata.src_node_id,
                 "it was not asked" if node is None else "it has already answered",
             )
@@ -88,7 +84,7 @@ def read_replies(
             found.failures[client] = reason
             continue
         del found.failures[client]
-        found.num_bytes += messages.content_bytes(reply.content)
+        this.record.bytes_up += messages.content_bytes(reply.content)
     for client, reason in sorted(found.failures.items()):
-        logger.warning("round %d: client %d failed: %s", server_round, client, reason)
+        logger.warning("round %d: client %d failed: %s", this.number, client, reason)
     return found

@@ -15,14 +15,14 @@ from flwr.app import Message
 
 import server_app
 from fedadb_app import messages
-from fedadb_app.config import Settings
 from fedadb_app.data.clients import image_schema, partition_of, server_dataset
-from fedadb_app.models.classifier import ModelSpec, build_classifier
 from fedadb_app.runs.reader import accuracy_summary
 from fedadb_app.runs.writer import RoundRecord, RunFolder
-from strategies.base import FederatedStrategy, ServerRun
+from strategies.federated import FederatedStrategy
+from strategies.fit import fitting_model
 from strategies.registry import read_run_config
 from strategies.roster import Roster
+from strategies.server_run import ServerRun
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -76,7 +76,7 @@ class Federation:
     """A strategy, its clients and its folder; `run` is what Flower does."""
 
     grid: FakeGrid
-    strategy: FederatedStrategy[Settings]
+    strategy: FederatedStrategy
     folder: RunFolder
 
     def run(self) -> Any:
@@ -102,16 +102,15 @@ def make_federation(
 ) -> Federation:
     """Build what server_app's `main` builds, and wait for the nodes."""
     config, method, params = read_run_config(values)
-    folder = RunFolder.create(config, run_id=7)
     dataset, schema = server_dataset(config), image_schema(config)
+    model = fitting_model(config, method, schema, dataset)
+    folder = RunFolder.create(config, run_id=7)
     grid = FakeGrid(values, simulated_nodes(clients) if nodes is None else nodes)
     roster = Roster(config)
     roster.gather(grid)
     partition = None if config.own_data else partition_of(config, roster.num_clients)
-    model = build_classifier(ModelSpec.of(config, schema), config.seed, method.heads)
-    run = ServerRun(config, model, schema, dataset, partition, folder)
-    strategy = method.strategy(run, roster, params)
-    return Federation(grid, strategy, folder)
+    run = ServerRun(config, method, params, model, schema, dataset, partition, folder)
+    return Federation(grid, FederatedStrategy(run, roster), folder)
 
 
 def write_run(

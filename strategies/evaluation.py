@@ -1,0 +1,109 @@
+"""The end of a round: when and how its model is evaluated, on the server or by the clients."""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+
+from flwr.app import Message
+
+from fedadb_app import messages
+from fedadb_app.config import RunConfig
+from fedadb_app.data.clients import whole_test_part
+from fedadb_app.data.preparation import preparation_of
+from fedadb_app.data.sources import ImageDataset
+from fedadb_app.evaluation import Evaluation, evaluate
+from fedadb_app.messages import ClientEvaluation
+from fedadb_app.models.classifier import StateDict
+from strategies.participants import Clients
+from strategies.replies import read_replies
+from strategies.round import Round
+from strategies.server_run import ServerRun
+
+logger = logging.getLogger("flwr.fedadb")
+
+
+def evaluation_due(config: RunConfig, server_round: int) -> bool:
+    """Whether a round's model is evaluated: every ``evaluate-every`` rounds, and the last."""
+    last = server_round == config.num_server_rounds
+    return last or server_round % config.evaluate_every == 0
+
+
+def ask_evaluators(run: ServerRun, clients: Clients, this: Round) -> list[Message]:
+    """Ask clients that hold samples out to evaluate, where the configuration says so."""
+    if not run.config.clients_evaluate or not evaluation_due(run.config, this.number):
+        return []
+    this.lap()
+    this.evaluators = clients.for_evaluation(this.number)
+    if not this.evaluators:
+        return []
+    content = messages.evaluate_content(this.number, messages.to_arrays(this.evaluated))
+    this.record.bytes_down += messages.content_bytes(content) * len(this.evaluators)
+    asked = [messages.evaluate_message(content, node) for node in this.evaluators]
+    this.sent = asked
+    return asked
+
+
+def gather_evaluations(
+    run: ServerRun, clients: Clients, this: Round, replies: Iterable[Message]
+) -> dict[str, float]:
+    """Note what the clients counted; return accuracy and loss over all their held-out samples."""
+    if not this.evaluators:
+        return {}
+    counts, record = clients.counts, this.record
+
+    def read(reply: Message, client: int) -> ClientEvaluation:
+        return messages.read_evaluate_reply(reply, counts[client].held_out)
+
+    found = read_replies(this, this.evaluators, replies, read, clients.roster, run.config)
+    record.diagnostics["evaluating_clients"] = len(found.usable)
+    record.diagnostics["evaluation_failures"] = len(found.failures)
+    record.seconds_evaluate += this.lap()
+    means = pooled(found.usable)
+    if not means:
+        logger.warning("round %d: no client could evaluate", this.number)
+    elif run.config.server_evaluates:
+        record.diagnostics |= {f"{name}_clients": value for name, value in means.items()}
+    else:
+        record.accuracy, record.loss = means["accuracy"], means["loss"]
+    return means
+
+
+def pooled(answers: Mapping[int, ClientEvaluation]) -> dict[str, float]:
+    """Return ``accuracy`` and ``loss`` over all samples that clients hold out; empty if none.
+
+    Parameters
+    ----------
+    answers : Mapping[int, ClientEvaluation]
+        By client.
+    """
+    total = sum(answer.num_examples for answer in answers.values())
+    if not total:
+        return {}
+    correct = sum(answer.num_correct for answer in answers.values())
+    # In the order of identities, so that the sum does not depend on who was fastest.
+    losses = [answers[client].loss * answers[client].num_examples for client in sorted(answers)]
+    return {"accuracy": 100 * correct / total, "loss": sum(losses) / total}
+
+
+def evaluate_on_server(run: ServerRun, this: Round) -> None:
+    """Note what the round's models find on the whole test set, where it is asked for."""
+    dataset, record = run.dataset, this.record
+    due = run.config.server_evaluates and evaluation_due(run.config, this.number)
+    if dataset is None or not due:
+        return
+    this.lap()
+    found = _on_test_set(run, this.evaluated, dataset)
+    for name, model in this.also_evaluated.items():
+        record.diagnostics[f"accuracy_{name}"] = _on_test_set(run, model, dataset).accuracy
+    record.accuracy, record.loss = found.accuracy, found.loss
+    record.class_accuracy = found.class_accuracy
+    record.seconds_evaluate += this.lap()
+    if not math.isfinite(found.loss):
+        logger.warning("round %d: the test loss is %s", this.number, found.loss)
+
+
+def _on_test_set(run: ServerRun, model: StateDict, dataset: ImageDataset) -> Evaluation:
+    run.model.load_state_dict(model)
+    device = next(run.model.parameters()).device
+    test = whole_test_part(dataset, device, preparation_of(run.config.dataset))
+    return evaluate(run.model, test, run.config)
