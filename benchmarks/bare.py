@@ -21,7 +21,7 @@ from fedadb_app.data.preparation import preparation_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.local_training import autocast
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
-from strategies.base import draw_participants
+from strategies.participants import draw_participants
 
 
 def build(config: RunConfig) -> ImageClassifier:

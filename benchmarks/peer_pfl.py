@@ -32,7 +32,7 @@ from benchmarks.bare import bare_rounds, build, normalised
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import partition_of
 from fedadb_app.data.sources import open_dataset
-from strategies.base import draw_participants
+from strategies.participants import draw_participants
 
 
 def main(

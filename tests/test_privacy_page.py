@@ -51,7 +51,7 @@ def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
     found: set[Field] = set()
     kinds: set[str] = set()
     for name, method in METHODS.items():
-        if privacy == "central" and method.strategy.needs_each_update:
+        if privacy == "central" and method.server.needs_each_update:
             continue
         values: dict[str, Any] = {"privacy": privacy, "strategy": name, "run-name": name}
         built = federation(**values, norm="batch-local", partition="dirichlet", alpha=0.3)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedadb_app import messages
 from fedadb_app.errors import TrainingError
 from fedadb_app.runs.writer import RoundRecord
-from strategies.base import draw_participants
+from strategies.participants import draw_participants
 from strategies.registry import METHODS
 
 # --- who takes part -------------------------------------------------------------------------
@@ -134,13 +134,14 @@ def test_flower_drives_it(federation, strategy):
 def test_the_second_round_starts_from_the_first_ones_model(federation):
     built = federation(clients=2)
     seen = []
-    update = built.strategy.update
+    update = built.strategy.half.update
 
-    def watched(server_round, updates):
-        seen.append(update(server_round, updates))
-        return seen[-1]
+    def watched(inputs, updates):
+        made = update(inputs, updates)
+        seen.append(made.model)
+        return made
 
-    built.strategy.update = watched
+    built.strategy.half.update = watched
     built.run()
     sent = [messages.read_train(message)[0] for message in built.grid.trained()]
     assert len(sent) == 4
@@ -362,15 +363,15 @@ def test_the_least_share_of_usable_updates(federation, clients, least, failing, 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_global_model_that_is_not_finite_ends_the_run(federation, value):
     built = federation()
-    update = built.strategy.update
+    update = built.strategy.half.update
 
-    def explode(server_round, updates):
-        updated = update(server_round, updates)
-        if server_round == 2:
-            next(iter(updated.values())).view(-1)[-1] = value
-        return updated
+    def explode(inputs, updates):
+        made = update(inputs, updates)
+        if inputs.server_round == 2:
+            next(iter(made.model.values())).view(-1)[-1] = value
+        return made
 
-    built.strategy.update = explode
+    built.strategy.half.update = explode
     with pytest.raises(TrainingError, match=r"round 2.*not finite.*learning-rate"):
         built.run()
     assert [row["round"] for row in built.rows] == ["1", "2"]

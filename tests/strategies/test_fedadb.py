@@ -19,13 +19,12 @@ from fedadb_app.errors import ConfigError
 from fedadb_app.local_training import Attachment, LocalTask, Trainer
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 from fedadb_app.randomness import torch_generator
-from strategies.base import ServerRun
 from strategies.fedadb import METHOD, FedADB, FedADBParams, FedADBTrainer
 from strategies.registry import METHODS, fedavg, read_run_config
+from strategies.server import Broadcast, RoundInputs, Workbench
 
 CLASSES, SHAPE = 4, (1, 16, 16)
 CPU = torch.device("cpu")
-NOT_NEEDED: Any = None
 OFF = FedADBParams(use_anchors=False, use_lcb=False, sampling="natural")
 LENET = ModelSpec("lenet", "batch", SHAPE, CLASSES)
 RESNET = ModelSpec("resnet18", "batch", (3, 16, 16), CLASSES)
@@ -68,8 +67,11 @@ def single(spec: ModelSpec = LENET) -> ImageClassifier:
 
 def server(model: ImageClassifier, params: FedADBParams, seed: int = 0) -> FedADB:
     schema = ImageSchema(tuple(map(str, range(CLASSES))), SHAPE)
-    run = ServerRun(config(seed=seed), model, schema, NOT_NEEDED, NOT_NEEDED, NOT_NEEDED)
-    return FedADB(run, roster=NOT_NEEDED, params=params)
+    return METHOD.server.of_run(params, Workbench(model, schema, CENTRED.valid_range, seed))
+
+
+def told(model: Mapping[str, Tensor], t: int = 1) -> RoundInputs:
+    return RoundInputs(t, 10, 0.99, 2, 10.0, dict(model), dual().parameter_names())
 
 
 def anchors(quality: float = 0.8) -> dict[str, Attachment]:
@@ -95,10 +97,9 @@ def as_fedadb(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 )
 def test_without_anchors_lcb_and_balance_a_round_is_fedavgs_bitwise(spec, flip, precision):
     own = server(dual(spec), OFF)
-    run = ServerRun(config(), single(spec), NOT_NEEDED, NOT_NEEDED, NOT_NEEDED, NOT_NEEDED)
-    plain = fedavg.FedAvg(run, NOT_NEEDED, fedavg.FedAvgParams())
-    start = own.global_model
-    assert own.attachments(1) == {}
+    plain = fedavg.FedAvg(fedavg.FedAvgParams())
+    start = dual(spec).state_dict()
+    assert own.broadcast(told(start)) == Broadcast(start)
 
     replies: dict[str, list[ClientUpdate]] = {"own": [], "plain": []}
     for labels in (TWO_CLASSES, ALL_CLASSES[:6]):
@@ -110,8 +111,8 @@ def test_without_anchors_lcb_and_balance_a_round_is_fedavgs_bitwise(spec, flip, 
         replies["own"].append(ClientUpdate(len(labels), mine.state_dict(), len(labels)))
         replies["plain"].append(ClientUpdate(len(labels), theirs.state_dict(), len(labels)))
 
-    new = own.update(1, replies["own"])
-    expected = as_fedadb(plain.update(1, replies["plain"]))
+    new = own.update(told(start), replies["own"]).model
+    expected = as_fedadb(plain.update(told(start), replies["plain"]).model)
     assert set(new) - set(expected) == {"heads.lcb.weight", "heads.lcb.bias"}
     assert all(torch.equal(new[name], tensor) for name, tensor in expected.items())
     assert not torch.equal(new["heads.agb.weight"], start["heads.agb.weight"])
@@ -362,16 +363,18 @@ def test_the_agb_draws_from_a_stream_of_its_own():
 FEW = FedADBParams(anchors_per_class=2, anchor_steps=3)
 
 
-def sent_by(strategy: FedADB, server_round: int) -> Attachment:
-    (attachment,) = strategy.attachments(server_round).values()
+def sent_by(half: FedADB, t: int, model: Mapping[str, Tensor] | None = None) -> Attachment:
+    broadcast = half.broadcast(told(dual().state_dict() if model is None else model, t))
+    (attachment,) = broadcast.attachments.values()
     return attachment
 
 
 def test_anchors_are_of_the_global_model_and_its_agb_head():
-    strategy = server(dual(), FEW)
-    for parameter in strategy.run.model.parameters():  # what an evaluation left there
+    model = dual()
+    for parameter in model.parameters():  # what an evaluation left on the workbench
         parameter.data.fill_(0.5)
-    sent = sent_by(strategy, 1)
+    broadcast = server(model, FEW).broadcast(told(dual().state_dict()))
+    sent = broadcast.attachments["anchors"]
     model = dual()
     with torch.no_grad():
         agb = model.heads["agb"](model.features(sent.tensors["images"])).softmax(1)
@@ -379,14 +382,15 @@ def test_anchors_are_of_the_global_model_and_its_agb_head():
     assert sent.tensors["labels"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     torch.testing.assert_close(sent.tensors["confidences"], confidences, atol=1e-6, rtol=0)
     assert sent.scalars == {"quality": pytest.approx(float(confidences.mean()), abs=1e-6)}
-    assert strategy.record.anchor_quality == sent.scalars["quality"]
+    assert broadcast.diagnostics == {"anchor_quality": sent.scalars["quality"]}
 
 
 def test_generating_anchors_leaves_the_global_model_bit_by_bit():
-    strategy = server(dual(), FEW)
-    before = {name: t.clone() for name, t in strategy.global_model.items()}
-    sent_by(strategy, 1)
-    assert all(torch.equal(t, before[name]) for name, t in strategy.global_model.items())
+    model = dual().state_dict()
+    before = {name: t.clone() for name, t in model.items()}
+    broadcast = server(dual(), FEW).broadcast(told(model))
+    assert broadcast.model.keys() == before.keys()
+    assert all(torch.equal(t, before[name]) for name, t in broadcast.model.items())
 
 
 def test_the_noise_depends_on_seed_and_round_alone():
@@ -398,47 +402,45 @@ def test_the_noise_depends_on_seed_and_round_alone():
     assert not torch.equal(images[0], images[2])
     assert not torch.equal(images[0], images[3])
 
-    strategy = server(dual(), FEW)
-    sent_by(strategy, 1)  # an earlier round leaves no trace: no warm start
-    assert torch.equal(sent_by(strategy, 2).tensors["images"], images[2])
+    half = server(dual(), FEW)
+    sent_by(half, 1)  # an earlier round leaves no trace: no warm start
+    assert torch.equal(sent_by(half, 2).tensors["images"], images[2])
 
 
 def test_a_new_global_model_gives_new_anchors():
-    strategy = server(dual(), FEW)
-    before = sent_by(strategy, 1).tensors["images"]
-    strategy.global_model = {name: 2 * t for name, t in strategy.global_model.items()}
-    assert not torch.equal(sent_by(strategy, 1).tensors["images"], before)
+    half, model = server(dual(), FEW), dual().state_dict()
+    before = sent_by(half, 1, model).tensors["images"]
+    doubled = {name: 2 * t for name, t in model.items()}
+    assert not torch.equal(sent_by(half, 1, doubled).tensors["images"], before)
 
 
-def test_the_last_anchors_are_kept():
-    strategy = server(dual(), FEW)
-    assert strategy.artifacts() == {}
-    sent_by(strategy, 1)
-    last = sent_by(strategy, 2)
-    (kept,) = strategy.artifacts().values()
-    assert torch.equal(kept.tensors["images"], last.tensors["images"])
-    assert kept.scalars == last.scalars
+def test_the_anchors_of_the_round_are_kept():
+    broadcast = server(dual(), FEW).broadcast(told(dual().state_dict()))
+    (kept,), (sent,) = broadcast.artifacts.values(), broadcast.attachments.values()
+    assert list(broadcast.artifacts) == ["anchors"]
+    assert torch.equal(kept.tensors["images"], sent.tensors["images"])
+    assert kept.scalars == sent.scalars
 
 
 def test_without_anchors_nothing_is_sent():
-    strategy = server(dual(), FedADBParams(use_anchors=False))
-    assert strategy.attachments(1) == {}
-    assert strategy.artifacts() == {}
+    model = dual().state_dict()
+    params = FedADBParams(use_anchors=False)
+    assert server(dual(), params).broadcast(told(model)) == Broadcast(model)
+    assert METHOD.anchors(params) is None
 
 
 def test_both_heads_are_averaged_by_samples():
-    strategy = server(dual(), FEW)
+    """3/4 * 1 + 1/4 * (-3) = 0 everywhere."""
     state = dual().state_dict()
     models = [{name: torch.full_like(t, v) for name, t in state.items()} for v in (1, -3)]
     updates = [ClientUpdate(0, models[0], 30), ClientUpdate(1, models[1], 10)]
-    new = strategy.update(1, updates)
+    new = server(dual(), FEW).update(told(state), updates).model
     assert set(new) == set(models[0])
     assert all(t.abs().max() < 1e-7 for t in new.values())
 
 
 def test_what_the_server_sends_is_what_the_client_uses():
-    strategy = server(dual(), FEW)
-    sent = strategy.attachments(1)
+    sent = server(dual(), FEW).broadcast(told(dual().state_dict())).attachments
     job = task(local_data(TWO_CLASSES), sent, 1, 10)
     trainer = begun(FedADBParams(anchor_label="weighted"), job)
     reference = generate_anchors(
@@ -446,7 +448,7 @@ def test_what_the_server_sends_is_what_the_client_uses():
         CLASSES,
         SHAPE,
         CENTRED.valid_range,
-        FEW.anchor_settings(),
+        METHOD.anchors(FEW),
         torch_generator(0, "anchors", 1),
     )
     assert torch.equal(trainer.pool.anchor_images, reference.images)

@@ -259,7 +259,7 @@ def test_nodes_with_their_own_data_and_a_test_set_at_the_server(hospitals, tmp_p
     assert [(r["clients"], r["failures"]) for r in built.rows] == [("3", "0")] * 2
     assert all(float(row["accuracy"]) % 20 == 0 for row in built.rows)  # of five images
     assert len(diagnostics(built, "accuracy_clients")) == 2
-    assert built.strategy.num_examples == sum(map(len, HOSPITALS)) - sum(HELD_OUT)
+    assert built.strategy.clients.num_examples == sum(map(len, HOSPITALS)) - sum(HELD_OUT)
 
 
 def test_evaluation_is_traffic_and_time(hospitals):
@@ -302,7 +302,7 @@ def test_data_that_grow_during_a_run_are_taken_with_their_new_size(
         ("2", "1"),
         ("3", "0"),
     ]
-    assert built.strategy.counts[100].train == 64
+    assert built.strategy.clients.counts[100].train == 64
     assert read_json(built.folder.path / "partition.json")["clients"][0]["size"] == 64
 
 
@@ -520,7 +520,7 @@ def test_every_round_costs_privacy_where_a_node_may_return_under_another_id(hosp
     private = {"privacy": "central", "clipping_norm": 0.01, "evaluate": "none"}
     built = hospitals(fraction_train=0.3, **private)
     built.run()
-    assert len(set(built.strategy.ledger.rounds_drawn)) == 2
+    assert len(set(built.strategy.clients.ledger.rounds_drawn)) == 2
     for t, row in enumerate(built.rows, start=1):
         assert float(row["epsilon"]) == pytest.approx(
             epsilon_spent(built.strategy.run.config, t), 1e-4

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 import client_app
 import server_app
-import strategies.base
+import strategies.central_privacy
+import strategies.evaluation
 import strategies.fedadb
 import strategies.local_privacy
 from fedadb_app import messages
@@ -44,7 +45,7 @@ def repeatable(monkeypatch):
 
     def start(seed: int = 0) -> None:
         uses = itertools.count()
-        for module in (strategies.base, strategies.local_privacy):
+        for module in (strategies.central_privacy, strategies.local_privacy):
             monkeypatch.setattr(
                 module, "secret_generator", lambda: np.random.default_rng([seed, next(uses)])
             )
@@ -133,11 +134,13 @@ def test_the_update_of_a_method_sees_the_noised_mean_alone(federation, monkeypat
     built = federation(**PLAIN, **CENTRAL, strategy=name)
     made, seen = [], []
     monkeypatch.setattr(
-        strategies.base, "noised_mean", lambda *a: made.append(noised_mean(*a)) or made[-1]
+        strategies.central_privacy,
+        "noised_mean",
+        lambda *a: made.append(noised_mean(*a)) or made[-1],
     )
-    update = built.strategy.update
+    update = built.strategy.half.update
     monkeypatch.setattr(
-        built.strategy, "update", lambda t, updates: seen.append(updates) or update(t, updates)
+        built.strategy.half, "update", lambda t, updates: seen.append(updates) or update(t, updates)
     )
     built.run()
     assert [len(updates) for updates in seen] == [1, 1]
@@ -153,7 +156,7 @@ def test_the_update_of_a_method_sees_the_noised_mean_alone(federation, monkeypat
 def test_replies_reach_messages_and_files_through_the_release_alone(federation, monkeypatch, name):
     """Two worlds with other updates and other losses, but the same releases: nothing differs."""
     monkeypatch.setattr(
-        strategies.base,
+        strategies.central_privacy,
         "noised_mean",
         lambda reference, *_: {n: t + 0.01 for n, t in reference.items()},
     )
@@ -195,7 +198,7 @@ def test_nothing_is_computed_from_or_written_of_the_model_without_noise(values, 
         noised.append(noised_mean(reference, *rest, noise_multiplier, rng))
         return noised[-1]
 
-    monkeypatch.setattr(strategies.base, "noised_mean", spied)
+    monkeypatch.setattr(strategies.central_privacy, "noised_mean", spied)
     pack = messages.to_arrays
     monkeypatch.setattr(
         messages, "to_arrays", lambda model: used.append(copied(model)) or pack(model)
@@ -206,9 +209,9 @@ def test_nothing_is_computed_from_or_written_of_the_model_without_noise(values, 
         "anchors_of_round",
         lambda model, *a: used.append(copied(model.state_dict())) or make_anchors(model, *a),
     )
-    evaluate = strategies.base.evaluate
+    evaluate = strategies.evaluation.evaluate
     monkeypatch.setattr(
-        strategies.base,
+        strategies.evaluation,
         "evaluate",
         lambda model, *a: used.append(copied(model.state_dict())) or evaluate(model, *a),
     )
@@ -250,7 +253,7 @@ def test_anchors_are_a_function_of_the_released_model_alone(federation):
     """Anyone with the model of the same message, the seed and the code makes the same anchors."""
     built = federation(**CENTRAL, strategy="fedadb")
     built.run()
-    run, params = built.strategy.run, built.strategy.params
+    run, params = built.strategy.run, built.strategy.run.params
     sent = {m.content["config"]["round"]: m for m in built.grid.trained()}
     for t, message in sent.items():
         released, instruction = messages.read_train(message)
@@ -276,7 +279,7 @@ def test_a_round_that_breaks_off_before_the_noise_leaves_the_last_release(values
             raise KeyboardInterrupt
         return secret_generator()
 
-    monkeypatch.setattr(strategies.base, "secret_generator", interrupted)
+    monkeypatch.setattr(strategies.central_privacy, "secret_generator", interrupted)
     grid = FakeGrid(values, simulated_nodes(3))
     with pytest.raises(KeyboardInterrupt):
         server_app.app(grid, server_context(values))

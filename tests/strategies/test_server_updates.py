@@ -1,31 +1,41 @@
 """FedEXP, FedACG and FedDyn on the server: hand-computed updates (BASELINES.md 6, 9, 2)."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedadb_app.aggregation import ClientUpdate, weighted_mean
-from fedadb_app.runs.writer import RoundRecord
+from fedadb_app.aggregation import ClientUpdate, in_types_of, weighted_mean
 from strategies.fedacg import FedACG, FedACGParams
 from strategies.fedavg import FedAvg, FedAvgParams
 from strategies.feddyn import FedDyn, FedDynParams
 from strategies.fedexp import FedEXP, FedEXPParams, extrapolation
+from strategies.server import RoundInputs
 
 
-def server(cls, params, start, clients=4, decay=0.99):
-    """A server half with one parameter `w` and one buffer `b`, and no Flower around it."""
-    strategy = cls.__new__(cls)
-    strategy.params = params
-    strategy.parameter_names = ("w",)
-    strategy.global_model = {"w": torch.tensor(start), "b": torch.tensor([1.0])}
-    strategy.state = {}
-    strategy.record = RoundRecord(round=1)
-    strategy.roster = SimpleNamespace(num_clients=clients)
-    strategy.run = SimpleNamespace(config=SimpleNamespace(learning_rate_decay=decay))
-    return strategy
+class Server:
+    """A half with one parameter `w` and one buffer `b`, and no Flower, run or folder around it."""
+
+    def __init__(self, half, start, clients=4, decay=0.99):
+        self.half = half
+        self.model = {"w": torch.tensor(start), "b": torch.tensor([1.0])}
+        self.state, self.made = {}, None
+        self.clients, self.decay = clients, decay
+
+    def told(self, number):
+        names = ("w",)
+        return RoundInputs(
+            number, 100, self.decay, self.clients, 10.0, self.model, names, self.state
+        )
+
+    def sent(self, number):
+        return self.half.broadcast(self.told(number)).model
+
+    def advance(self, number, replies):
+        """Conclude a round as the strategy does; return the new `w`."""
+        self.made = self.half.update(self.told(number), replies)
+        self.model, self.state = in_types_of(self.model, self.made.model), self.made.state
+        return self.model["w"].double()
 
 
 def updates(*models, sizes=None, buffers=None):
@@ -37,29 +47,23 @@ def updates(*models, sizes=None, buffers=None):
     ]
 
 
-def advance(strategy, number, replies):
-    strategy.record = RoundRecord(round=number)
-    strategy.global_model = strategy.update(number, replies)
-    return strategy.global_model["w"].double()
-
-
 # --- FedEXP ---------------------------------------------------------------------------------
 
 
 def test_exp_identical_updates_are_fedavg():
-    exp = server(FedEXP, FedEXPParams(), [1.0, 2.0])
-    avg = server(FedAvg, FedAvgParams(), [1.0, 2.0])
+    exp = Server(FedEXP(FedEXPParams()), [1.0, 2.0])
+    avg = Server(FedAvg(FedAvgParams()), [1.0, 2.0])
     same = updates([2.0, 4.0], [2.0, 4.0], [2.0, 4.0])
-    assert torch.allclose(advance(exp, 1, same), advance(avg, 1, same), atol=1e-6)
-    assert exp.record.diagnostics["extrapolation"] == 1.0
+    assert torch.allclose(exp.advance(1, same), avg.advance(1, same), atol=1e-6)
+    assert exp.made.diagnostics["extrapolation"] == 1.0
 
 
 @pytest.mark.parametrize("participants", [2, 3, 4])
 def test_exp_orthogonal_updates_are_stretched_by_half_their_number(participants):
     start = [0.0] * participants
     models = [[2.0 if i == k else 0.0 for i in range(participants)] for k in range(participants)]
-    exp = server(FedEXP, FedEXPParams(eps=0.0), start)
-    result = advance(exp, 1, updates(*models))
+    exp = Server(FedEXP(FedEXPParams(eps=0.0)), start)
+    result = exp.advance(1, updates(*models))
     expected = torch.full((participants,), 2.0 / participants * max(1.0, participants / 2))
     assert torch.allclose(result, expected.double(), atol=1e-6)
 
@@ -67,26 +71,26 @@ def test_exp_orthogonal_updates_are_stretched_by_half_their_number(participants)
 def test_exp_eps_decays_with_the_square_of_the_learning_rate():
     models = updates([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0])
     eps = 0.1
-    exp = server(FedEXP, FedEXPParams(eps=eps), [0.0, 0.0, 0.0], decay=0.5)
-    advance(exp, 1, models)
-    first = exp.record.diagnostics["extrapolation"]
-    exp.global_model["w"] = torch.zeros(3)
-    advance(exp, 3, models)
-    third = exp.record.diagnostics["extrapolation"]
+    exp = Server(FedEXP(FedEXPParams(eps=eps)), [0.0, 0.0, 0.0], decay=0.5)
+    exp.advance(1, models)
+    first = exp.made.diagnostics["extrapolation"]
+    exp.model["w"] = torch.zeros(3)
+    exp.advance(3, models)
+    third = exp.made.diagnostics["extrapolation"]
     # sum p ||delta||^2 = 1, ||mean||^2 = 1/3
     assert first == pytest.approx(max(1, 1 / (2 * (1 / 3 + eps))), rel=1e-6)
     assert third == pytest.approx(1 / (2 * (1 / 3 + eps * 0.5**4)), rel=1e-6)
 
 
 def test_exp_averages_buffers_and_evaluates_two_iterates():
-    exp = server(FedEXP, FedEXPParams(eps=0.0), [0.0, 0.0, 0.0])
+    exp = Server(FedEXP(FedEXPParams(eps=0.0)), [0.0, 0.0, 0.0])
     opposite = updates([4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0], buffers=[1.0, 2.0, 6.0])
-    first = advance(exp, 1, opposite)
-    assert float(exp.global_model["b"]) == 3.0  # the plain mean, though the step is 1.5
-    assert torch.equal(exp.evaluated_model()["w"].double(), first)
-    second = advance(exp, 2, updates([4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]))
-    assert torch.allclose(exp.evaluated_model()["w"].double(), (first + second) / 2, atol=1e-6)
-    assert torch.equal(exp.also_evaluated()["last_iterate"]["w"].double(), second)
+    first = exp.advance(1, opposite)
+    assert float(exp.model["b"]) == 3.0  # the plain mean, though the step is 1.5
+    assert torch.equal(exp.made.evaluated["w"].double(), first)
+    second = exp.advance(2, updates([4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]))
+    assert torch.allclose(exp.made.evaluated["w"].double(), (first + second) / 2, atol=1e-6)
+    assert torch.equal(exp.made.also_evaluated["last_iterate"]["w"].double(), second)
 
 
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=1, max_size=5))
@@ -104,16 +108,16 @@ def test_exp_never_shrinks_the_step_and_a_huge_eps_is_fedavg(rows):
 
 
 def test_acg_global_model_is_the_mean_whatever_the_momentum():
-    acg = server(FedACG, FedACGParams(momentum=0.85), [0.0, 0.0])
+    acg = Server(FedACG(FedACGParams(momentum=0.85)), [0.0, 0.0])
     for number, target in enumerate(([1.0, 1.0], [3.0, 0.0], [-2.0, 5.0]), start=1):
-        before = acg.global_model["w"].double()
+        before = acg.model["w"].double()
         momentum = acg.state.get("momentum/w", torch.zeros(2)).double()
-        ahead = acg.broadcast_model(number)
+        ahead = acg.sent(number)
         # theta~ - theta = lambda m
         assert torch.allclose(ahead["w"].double() - before, 0.85 * momentum, atol=1e-6)
-        assert float(ahead["b"]) == float(acg.global_model["b"])
+        assert float(ahead["b"]) == float(acg.model["b"])
         other = [2 * t for t in target]
-        after = advance(acg, number, updates(target, other))
+        after = acg.advance(number, updates(target, other))
         assert torch.allclose(after, 1.5 * torch.tensor(target).double(), atol=1e-6)
         # m^t = lambda m + (mean - theta~)
         mean = 1.5 * torch.tensor(target).double()
@@ -123,10 +127,10 @@ def test_acg_global_model_is_the_mean_whatever_the_momentum():
 
 def test_acg_momentum_of_a_constant_step_is_a_geometric_sum():
     rate, step = 0.85, 2.0
-    acg = server(FedACG, FedACGParams(momentum=rate), [0.0])
+    acg = Server(FedACG(FedACGParams(momentum=rate)), [0.0])
     for number in range(1, 8):
-        start = float(acg.broadcast_model(number)["w"])
-        advance(acg, number, updates([start + step]))
+        start = float(acg.sent(number)["w"])
+        acg.advance(number, updates([start + step]))
         expected = step * (1 - rate**number) / (1 - rate)
         assert float(acg.state["momentum/w"]) == pytest.approx(expected, rel=1e-5)
 
@@ -135,43 +139,43 @@ def test_acg_momentum_of_a_constant_step_is_a_geometric_sum():
 
 
 def test_dyn_first_round_is_one_plus_p_over_k_mean_steps():
-    dyn = server(FedDyn, FedDynParams(), [1.0], clients=10)
-    got = advance(dyn, 1, updates([2.0], [5.0], sizes=[1, 99]))
+    dyn = Server(FedDyn(FedDynParams()), [1.0], clients=10)
+    got = dyn.advance(1, updates([2.0], [5.0], sizes=[1, 99]))
     assert float(got) == pytest.approx(1 + (1 + 2 / 10) * 2.5)  # plain mean: sizes do not matter
 
 
 def test_dyn_full_participation_doubles_the_first_step():
-    dyn = server(FedDyn, FedDynParams(), [0.0], clients=3)
-    assert float(advance(dyn, 1, updates([1.0], [2.0], [6.0]))) == pytest.approx(6.0)
+    dyn = Server(FedDyn(FedDynParams()), [0.0], clients=3)
+    assert float(dyn.advance(1, updates([1.0], [2.0], [6.0]))) == pytest.approx(6.0)
 
 
 def test_dyn_lineage_weights_the_mean_by_samples():
-    dyn = server(FedDyn, FedDynParams(variant="lineage"), [0.0], clients=2)
-    got = advance(dyn, 1, updates([1.0], [5.0], sizes=[30, 10]))
+    dyn = Server(FedDyn(FedDynParams(variant="lineage")), [0.0], clients=2)
+    got = dyn.advance(1, updates([1.0], [5.0], sizes=[30, 10]))
     assert float(got) == pytest.approx(0.75 * 1 + 0.25 * 5 + (1 + 5) / 2)
 
 
 def test_dyn_drift_is_the_mean_of_all_clients_memories():
     """h = (1/K) sum g_k, in the v-form: s = sum over all clients of what each has moved."""
-    dyn = server(FedDyn, FedDynParams(), [0.0], clients=5)
+    dyn = Server(FedDyn(FedDynParams()), [0.0], clients=5)
     memories = torch.zeros(5, dtype=torch.float64)
     for number, present in enumerate(([0, 1], [1, 4], [2]), start=1):
-        start = float(dyn.global_model["w"])
+        start = float(dyn.model["w"])
         moved = {k: 0.1 * (k + 1) * number for k in present}
         for k, step in moved.items():
             memories[k] += step
-        advance(dyn, number, updates(*[[start + moved[k]] for k in present]))
+        dyn.advance(number, updates(*[[start + moved[k]] for k in present]))
         assert float(dyn.state["drift/w"]) == pytest.approx(float(memories.sum()), abs=1e-5)
 
 
 def test_dyn_alpha_zero_is_fedavg_and_buffers_are_averaged():
-    dyn = server(FedDyn, FedDynParams(alpha=0.0), [0.0])
-    avg = server(FedAvg, FedAvgParams(), [0.0])
+    dyn = Server(FedDyn(FedDynParams(alpha=0.0)), [0.0])
+    avg = Server(FedAvg(FedAvgParams()), [0.0])
     replies = updates([1.0], [4.0], sizes=[3, 1], buffers=[2.0, 6.0])
-    assert torch.equal(advance(dyn, 1, replies), advance(avg, 1, replies))
-    drifting = server(FedDyn, FedDynParams(), [0.0])
-    advance(drifting, 1, updates([1.0], [4.0], buffers=[2.0, 6.0]))
-    assert float(drifting.global_model["b"]) == 4.0
+    assert torch.equal(dyn.advance(1, replies), avg.advance(1, replies))
+    drifting = Server(FedDyn(FedDynParams()), [0.0])
+    drifting.advance(1, updates([1.0], [4.0], buffers=[2.0, 6.0]))
+    assert float(drifting.model["b"]) == 4.0
 
 
 def test_dyn_client_stands_still_at_the_optimum():
