@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedadb_app.assignments import as_assignments
+from fedadb_app.assignments import app_defaults, as_assignments
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.runs.reader import read_summary
+from strategies.registry import read_run_config
 
 _LOOK_EVERY = 0.5  # seconds between two looks at the run's folder
 _ASK_EVERY = 60.0  # seconds between two calls of `flwr list`, each of which costs a second
@@ -69,6 +70,25 @@ class Simulation:
             f"num-supernodes={self.num_supernodes} client-resources-num-cpus={self.client_cpus} "
             f"client-resources-num-gpus={self.client_gpus}"
         )
+
+
+def checked_values(app: Path, overrides: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Check the overrides of one run, and fill in where its results go, so that they can be seen.
+
+    Raises
+    ------
+    ConfigError
+        As `read_run_config`; also if the run's folder exists already.
+    """
+    config, _, _ = read_run_config({**app_defaults(app), **overrides})
+    output = Path(config.output_dir or "~/fedadb-runs").expanduser()
+    if config.run_name and (output / config.run_name).exists():
+        raise ConfigError(f'run-name="{config.run_name}" already exists in output-dir')
+    name = config.run_name or (
+        f"{config.strategy}-{Path(config.dataset).stem}-seed{config.seed}-"
+        f"{time.strftime('%Y%m%d-%H%M%S')}"
+    )
+    return {**overrides, "output-dir": str(output), "run-name": name}
 
 
 class FlowerRun:

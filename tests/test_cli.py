@@ -7,7 +7,7 @@ from helpers import REPOSITORY
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedadb_app.cli import common
+from fedadb_app.cli import progress as progress_module
 from fedadb_app.cli.main import main
 from fedadb_app.errors import DataError
 from fedadb_app.runs.reader import read_accuracies
@@ -153,7 +153,7 @@ class SlowRun:
 )
 def test_the_time_left_is_that_of_the_rounds(clock, tmp_path, rounds_before, expected):
     """Neither the start nor the rounds before a resume count; a slow round is not forgotten."""
-    progress = common.progress_bars()
+    progress = progress_module.progress_bars()
     progress.get_time = clock.monotonic
     shown = {}
 
@@ -166,14 +166,14 @@ def test_the_time_left_is_that_of_the_rounds(clock, tmp_path, rounds_before, exp
 
             return super().wait(folder, look)
 
-    common.watch(progress, Watched(clock, rounds_before), tmp_path / "run", 5, "run")
+    progress_module.watch(progress, Watched(clock, rounds_before), tmp_path / "run", 5, "run")
     assert shown == expected
 
 
 def test_a_narrow_screen_shows_what_counts(clock, tmp_path, monkeypatch):
     screen = Console(file=io.StringIO(), width=80)
-    monkeypatch.setattr(common, "err", screen)
-    progress = common.progress_bars()
+    monkeypatch.setattr(progress_module, "err", screen)
+    progress = progress_module.progress_bars()
     progress.get_time = clock.monotonic
 
     class Watched(SlowRun):
@@ -183,7 +183,7 @@ def test_a_narrow_screen_shows_what_counts(clock, tmp_path, monkeypatch):
             return ended
 
     name = "fedadb-pathmnist-seed0-20261101-120000"
-    common.watch(progress, Watched(clock), tmp_path / "run", 5, name)
+    progress_module.watch(progress, Watched(clock), tmp_path / "run", 5, name)
     (line,) = screen.file.getvalue().splitlines()
     assert line.startswith("fedadb-pathmnist")
     assert line.rstrip().endswith(" 80 % 0:01:40 accuracy 40.00 %, best five 25.00 %")

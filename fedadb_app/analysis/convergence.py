@@ -1,9 +1,12 @@
 """Convergence speed and forgetting, from accuracies per round (paper, sections 5.3 and 6)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+Curve = tuple[tuple[int, ...], list[float]]
+"""Evaluated rounds, and the accuracy in each, percent."""
 
 SMOOTHING = 0.2
 """Factor of the exponentially weighted moving average (section 5.3)."""
@@ -27,6 +30,29 @@ def rounds_to(target: float, rounds: Sequence[int], accuracies: Sequence[float])
         if accuracy >= target:
             return number
     return None
+
+
+def targets_of(curves: Iterable[Curve]) -> list[float]:
+    """Return 45, 65 and 85 % of the highest accuracy on any of the curves (section 5.3)."""
+    top = max(max(accuracies) for _, accuracies in curves)
+    return [share * top for share in TARGETS]
+
+
+def rounds_to_targets(
+    curves: Mapping[str, Curve], targets: Sequence[float]
+) -> dict[str, list[int | None]]:
+    """Return Table 2: per curve, the first round in which it reaches each target, as `rounds_to`.
+
+    Parameters
+    ----------
+    curves : Mapping[str, Curve]
+        Of each method, the mean over seeds.
+    targets : Sequence[float]
+        Percent.
+    """
+    return {
+        name: [rounds_to(target, *curve) for target in targets] for name, curve in curves.items()
+    }
 
 
 def forgetting(class_accuracy: npt.NDArray[np.float64]) -> float:

@@ -1,7 +1,8 @@
 """`fedadb analyse`: each read-out of one run, as pictures and CSV files in its folder."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedadb_app.analysis.anchor_privacy import anchor_privacy, plot_anchors
@@ -17,6 +18,7 @@ from fedadb_app.analysis.embeddings import (
 from fedadb_app.analysis.hessian import top_eigenpairs, training_sample
 from fedadb_app.analysis.landscape import loss_surface, plot_surfaces
 from fedadb_app.analysis.runs import SavedRun
+from fedadb_app.errors import ConfigError, DataError, FedADBError
 
 ReadOut = Callable[[SavedRun, int, Path], Mapping[str, float]]
 """(run, round, folder to write to) -> the numbers that say it in short."""
@@ -111,3 +113,48 @@ def applicable(run: SavedRun) -> list[str]:
     if run.config.privacy != "none":
         without.add(DRIFT)
     return [name for name in READ_OUTS if name not in without]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A read-out that was made or failed: where to, and its numbers or what went wrong."""
+
+    name: str
+    folder: Path
+    numbers: Mapping[str, float]
+    problem: FedADBError | None = None
+
+
+def make(run: SavedRun, names: Sequence[str], server_round: int | None) -> Iterator[Made]:
+    """Make read-outs one after another, each in its folder below the run's.
+
+    Parameters
+    ----------
+    run : SavedRun
+        Which run.
+    names : Sequence[str]
+        Which read-outs; none for all that are `applicable`.
+    server_round : int or None
+        Whose model they are of; None for the last that is kept.
+
+    Raises
+    ------
+    ConfigError
+        If a name is unknown.
+    DataError, CheckpointError
+        If the round is not kept, or nothing can be written.
+    """
+    names = names or applicable(run)
+    if unknown := [name for name in names if name not in READ_OUTS]:
+        raise ConfigError(f"--what {unknown[0]}: choose among {', '.join(READ_OUTS)}")
+    chosen = 0 if set(names) == {DRIFT} else run.chosen(server_round)
+    folder = run.folder / "analysis"
+    for name in dict.fromkeys(names):
+        target = folder if name == DRIFT else folder / f"round{chosen:04}"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            yield Made(name, target, READ_OUTS[name](run, chosen, target))
+        except OSError as error:  # the others could not be written either
+            raise DataError(f"{target} cannot be written to: {error}") from error
+        except FedADBError as error:  # the other read-outs are worth having
+            yield Made(name, target, {}, error)

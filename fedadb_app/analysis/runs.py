@@ -25,7 +25,12 @@ from fedadb_app.models.classifier import (
     build_classifier,
 )
 from fedadb_app.runs.checkpoint import Checkpoint
-from fedadb_app.runs.reader import read, read_summary, read_table, snapshots
+from fedadb_app.runs.reader import (
+    read,
+    read_summary,
+    read_table,
+    snapshots,
+)
 
 _Kept = tuple[int, Callable[[], StateDict]]
 """A round, and how to read the global model after it."""

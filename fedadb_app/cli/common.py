@@ -1,6 +1,5 @@
-"""What the commands share: options, errors in one sentence, and the progress of a run."""
+"""What the commands share: options, and errors in one sentence."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,22 +8,11 @@ from typing import Annotated, NoReturn, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column
 
 from fedadb_app.assignments import parse_assignments
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
-from fedadb_app.flower_run import FlowerRun
-from fedadb_app.runs.reader import accuracy_summary, read_accuracies, read_summary
 
-_COLUMNS = (  # on a narrow screen the name and the bar give way
-    TextColumn("{task.description}", table_column=Column(ratio=2, no_wrap=True)),
-    BarColumn(None, table_column=Column(ratio=1)),
-    TextColumn("{task.percentage:>3.0f} %"),
-    TimeRemainingColumn(),
-    TextColumn("{task.fields[note]}"),
-)
 Number = TypeVar("Number", int, float)
 
 out = Console(highlight=False)
@@ -57,10 +45,10 @@ def fail(sentence: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def parse_all(texts: list[str]) -> dict[str, Scalar]:
+def parse_all(texts: list[str] | None) -> dict[str, Scalar]:
     """Join what several --run-config say; a later one wins."""
     values: dict[str, Scalar] = {}
-    for text in texts:
+    for text in texts or []:
         values |= parse_assignments(text)
     return values
 
@@ -68,6 +56,20 @@ def parse_all(texts: list[str]) -> dict[str, Scalar]:
 def words(text: str) -> list[str]:
     """Take apart what has commas between."""
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def names(option: str, text: str) -> list[str]:
+    """Return each name of an option once.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    found = list(dict.fromkeys(words(text)))
+    if not found:
+        raise ConfigError(f"{option} {text}: expected at least one name")
+    return found
 
 
 def numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
@@ -85,51 +87,3 @@ def numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
     if not found:
         raise ConfigError(f"{option} {text}: expected at least one number")
     return found
-
-
-def progress_bars() -> Progress:
-    """Return the display of a command's runs."""
-    # Rich forgets after 30 s how fast a task was, which may be before the first round has ended.
-    return Progress(*_COLUMNS, console=err, expand=True, speed_estimate_period=math.inf)
-
-
-def watch(
-    progress: Progress,
-    flower_run: FlowerRun,
-    folder: Path,
-    rounds: int,
-    name: str,
-    parent: TaskID | None = None,
-) -> tuple[str, str]:
-    """Show a run's rounds as they end; stop the run when interrupted.
-
-    A `parent` task counts runs; it advances by the share of rounds done.
-    """
-    task = progress.add_task(name, total=rounds, note="starting")
-    before = 0.0 if parent is None else progress.tasks[parent].completed
-    begun = False
-
-    def look() -> None:
-        nonlocal begun
-        accuracies, done = read_accuracies(folder)
-        if not begun and read_summary(folder):
-            # The time left follows from what comes after this: not from how long Flower took to
-            # start, nor from the rounds that a resumed run begins with.
-            progress.advance(task, done)
-            begun = True
-        best = accuracy_summary(accuracies)["best5_accuracy"]
-        note = f"accuracy {accuracies[-1]:.2f} %, best five {best:.2f} %" if accuracies else ""
-        progress.update(task, completed=done, note=note or "starting")
-        if parent is not None:
-            progress.update(parent, completed=before + done / rounds)
-
-    try:
-        status = flower_run.wait(folder, look)
-    except KeyboardInterrupt:
-        progress.update(task, note="stopping")
-        flower_run.stop()
-        raise
-    look()
-    if parent is not None:
-        progress.remove_task(task)
-    return status

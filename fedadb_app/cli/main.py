@@ -2,11 +2,14 @@
 
 import typer
 
+from fedadb_app.cli.analyse import analyse
+from fedadb_app.cli.certificates import certificates
+from fedadb_app.cli.check_node import check_this_node
 from fedadb_app.cli.compare import compare
-from fedadb_app.cli.node import certificates, check_this_node
-from fedadb_app.cli.report import analyse, report
+from fedadb_app.cli.data import data
+from fedadb_app.cli.report import report
 from fedadb_app.cli.reproduce import reproduce
-from fedadb_app.cli.run import data, run
+from fedadb_app.cli.run import run
 
 main = typer.Typer(
     help="Run and compare federated-learning methods on this machine's SuperLink.",

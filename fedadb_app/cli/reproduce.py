@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from fedadb_app.analysis.open_run import open_run
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.assignments import app_defaults, as_assignments
 from fedadb_app.cli.common import (
@@ -23,18 +24,11 @@ from fedadb_app.cli.common import (
     parse_all,
     words,
 )
-from fedadb_app.cli.compare import check_grid, run_comparison
-from fedadb_app.cli.report import open_run
-from fedadb_app.comparison.grid import (
-    CELL_KEYS,
-    Cell,
-    Grid,
-    check_configuration,
-    check_settings,
-    is_complete,
-    open_folder,
-)
-from fedadb_app.comparison.tables import Reading, read_run
+from fedadb_app.cli.progress import show_comparison
+from fedadb_app.comparison.folder import check_settings, is_complete, open_folder
+from fedadb_app.comparison.grid import CELL_KEYS, Cell, Grid
+from fedadb_app.comparison.readings import Reading
+from fedadb_app.comparison.running import count
 from fedadb_app.config import Scalar
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, FedADBError
@@ -74,7 +68,7 @@ def reproduce(
     """
     with one_sentence():
         folder = output.expanduser().absolute() / scale
-        values = parse_all(run_config or [])
+        values = parse_all(run_config)
         studies = [study_of(item, scale) for item in (STUDIES if "all" in items else items)]
         studies = [_varied(study, seeds, rounds, values) for study in only_of(studies, words(only))]
         grids = [_grids(study, app, values, client_cpus, client_gpus) for study in studies]
@@ -117,7 +111,7 @@ def _grids(
             defaults=app_defaults(app),
             simulation=Simulation(setting.clients, client_cpus, client_gpus),
         )
-        check_grid(grid)
+        grid.check()
         grids.append((comparison, grid))
     return grids
 
@@ -156,7 +150,7 @@ def _reproduce(
                 except DataError as error:
                     complain(str(error))
                     continue
-                for outcome in run_comparison(target, grid, app, grid.strategies[0]):
+                for outcome in show_comparison(target, grid, app, grid.strategies[0]):
                     complain(f"{comparison.setting.name}/{outcome.cell.name}: {outcome.reason}")
         results = _results(study, grids, folder, complain)
         page = write(Reproduction(study, results, open_here, folder, complain))
@@ -183,10 +177,10 @@ def _results(
         found: dict[Path, Reading] = {}
         for cell in cells:
             if is_complete(runs / cell.name):
-                try:
-                    check_configuration(runs / cell.name, grid_of[name], cell)
-                    found[runs / cell.name] = read_run(cell, runs / cell.name)
-                except DataError as error:  # the others are worth having
-                    complain(f"{name}/{cell.name}: {error}")
+                outcome = count(runs / cell.name, grid_of[name], cell)
+                if outcome.reading is None:  # the others are worth having
+                    complain(f"{name}/{cell.name}: {outcome.reason}")
+                else:
+                    found[runs / cell.name] = outcome.reading
         results.append(Result(entry, list(found.values()), list(found)))
     return results

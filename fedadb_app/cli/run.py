@@ -1,6 +1,5 @@
-"""`fedadb run` and `fedadb data`."""
+"""`fedadb run`."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -17,15 +16,10 @@ from fedadb_app.cli.common import (
     one_sentence,
     out,
     parse_all,
-    progress_bars,
-    watch,
 )
-from fedadb_app.config import Scalar
-from fedadb_app.data.sources import open_dataset
-from fedadb_app.errors import ConfigError
-from fedadb_app.flower_run import FlowerRun, Simulation
+from fedadb_app.cli.progress import progress_bars, watch
+from fedadb_app.flower_run import FlowerRun, Simulation, checked_values
 from fedadb_app.runs.reader import read_summary
-from strategies.registry import read_run_config
 
 
 def run(
@@ -40,7 +34,7 @@ def run(
 ) -> None:
     """Run one federation, show its progress, and exit with 1 unless it completed."""
     with one_sentence():
-        values = checked_values(app, run_config or [])
+        values = checked_values(app, parse_all(run_config))
         folder = Path(str(values["output-dir"])) / str(values["run-name"])
         simulation = None if superlink else Simulation(num_supernodes, client_cpus, client_gpus)
         flower_run = FlowerRun(app, values, simulation, superlink)
@@ -56,39 +50,3 @@ def run(
                 f"best five rounds {summary['best5_accuracy']} %"
             )
         out.print(f"results: {folder}", soft_wrap=True, markup=False)
-
-
-def data(
-    name: Annotated[str, typer.Argument(help="As the run configuration names it.")],
-    data_dir: Annotated[str, typer.Option(help="Where files lie or are downloaded to.")] = "",
-) -> None:
-    """Download (where needed), check and prepare a data set on this machine."""
-    with one_sentence():
-        dataset = open_dataset(name, data_dir, download=True)
-        channels, height, width = dataset.image_shape
-        out.print(
-            f"{name}: {len(dataset.train_labels)} training and {len(dataset.test_labels)} test "
-            f"images of {height}x{width} pixels and {channels} channel(s), "
-            f"{dataset.num_classes} classes",
-            markup=False,
-        )
-
-
-def checked_values(app: Path, run_config: list[str]) -> dict[str, Scalar]:
-    """Parse and check overrides; fill in where the results go, so that they can be watched.
-
-    Raises
-    ------
-    ConfigError
-        As `read_run_config`.
-    """
-    overrides = parse_all(run_config)
-    config, _, _ = read_run_config({**app_defaults(app), **overrides})
-    overrides["output-dir"] = str(Path(config.output_dir or "~/fedadb-runs").expanduser())
-    overrides["run-name"] = config.run_name or (
-        f"{config.strategy}-{Path(config.dataset).stem}-seed{config.seed}-"
-        f"{time.strftime('%Y%m%d-%H%M%S')}"
-    )
-    if config.run_name and (Path(str(overrides["output-dir"])) / config.run_name).exists():
-        raise ConfigError(f'run-name="{config.run_name}" already exists in output-dir')
-    return overrides

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedadb_app.comparison.tables import Reading, mean_curve
+from fedadb_app.comparison.readings import Reading, mean_curve
 from strategies.registry import method_title
 
 

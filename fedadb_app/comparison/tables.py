@@ -4,114 +4,18 @@ import csv
 import io
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
-from fedadb_app.analysis.convergence import TARGETS, forgetting, rounds_to
-from fedadb_app.comparison.grid import Cell
-from fedadb_app.errors import DataError
+from fedadb_app.analysis.convergence import TARGETS, rounds_to_targets, targets_of
+from fedadb_app.comparison.readings import Reading, mean_curve
 from fedadb_app.runs.atomic import replace
-from fedadb_app.runs.reader import SECONDS, RunFiles, read_files
 from strategies.registry import method_title
-
-Curve = tuple[tuple[int, ...], list[float]]
-"""Evaluated rounds, and the accuracy in each, percent."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one complete run says.
-
-    Attributes
-    ----------
-    cell : Cell
-        Which run.
-    rounds : tuple[int, ...]
-        Evaluated rounds.
-    accuracies : tuple[float, ...]
-        Percent, one per evaluated round.
-    class_accuracy : numpy.ndarray
-        Percent, ``(evaluated rounds, C)``; without rows if that file cannot be read.
-    best5, final, last50 : float
-        Percent, from the run's summary.
-    seconds_per_round, megabytes_per_round : float
-        Means over all rounds; megabytes (10^6) in both directions.
-    failures : int
-        Clients' failures over the run.
-    """
-
-    cell: Cell
-    rounds: tuple[int, ...]
-    accuracies: tuple[float, ...]
-    class_accuracy: npt.NDArray[np.float64]
-    best5: float
-    final: float
-    last50: float
-    seconds_per_round: float
-    megabytes_per_round: float
-    failures: int
-
-    @property
-    def forgetting(self) -> float:
-        """Mean drop of per-class accuracy from its running best, percentage points."""
-        return forgetting(self.class_accuracy)
-
-
-def read_run(cell: Cell, folder: Path) -> Reading:
-    """Read a complete run's folder.
-
-    Raises
-    ------
-    DataError
-        If a table is not there, is damaged, or lacks a round.
-    """
-    try:
-        files = read_files(folder)
-        if fault := files.faults.get("class_accuracy.csv"):
-            raise DataError(fault)
-        if files.class_accuracy is None:
-            raise DataError(f"{folder / 'class_accuracy.csv'} is not there")
-        return reading_of(cell, files)
-    except DataError as error:
-        raise DataError(f"{error}; remove {folder}, and it is run again") from error
-
-
-def reading_of(cell: Cell, files: RunFiles) -> Reading:
-    """Return what a complete run's files say, whatever is wrong with its accuracy per class.
-
-    Raises
-    ------
-    DataError
-        If ``rounds.csv`` lacks a round, or none was evaluated.
-    """
-    if fault := files.faults.get("rounds.csv"):
-        raise DataError(fault)
-    table, classes = files.rounds, files.class_accuracy
-    rounds, accuracies = table.known("accuracy")
-    if not len(rounds):
-        raise DataError(f"{files.folder / 'rounds.csv'} holds no accuracy")
-    seconds = sum(table.numbers(column) for column in SECONDS)
-    traffic = table.numbers("bytes_down") + table.numbers("bytes_up")
-    return Reading(
-        cell=cell,
-        rounds=tuple(int(t) for t in rounds),
-        accuracies=tuple(accuracies.tolist()),
-        class_accuracy=np.empty((0, 0)) if classes is None else classes.per_class(),
-        best5=float(files.summary["best5_accuracy"]),
-        final=float(files.summary["final_accuracy"]),
-        last50=float(files.summary["last50_accuracy"]),
-        seconds_per_round=float(np.mean(seconds)),
-        megabytes_per_round=float(np.mean(traffic)) / 1e6,
-        failures=table.total("failures"),
-    )
 
 
 def write_csv(readings: Sequence[Reading], path: Path) -> None:
-    """Write a row a run."""
+    """Write one row per run."""
     columns = (
         "best5",
         "final",
@@ -192,38 +96,11 @@ def _accuracy_table(by_method: Mapping[str, Sequence[Reading]]) -> list[str]:
     return lines
 
 
-def mean_curve(readings: Sequence[Reading]) -> Curve:
-    """Return the evaluated rounds and the accuracy averaged over seeds.
-
-    Raises
-    ------
-    DataError
-        If these were not evaluated in the same rounds.
-    """
-    rounds = readings[0].rounds
-    for r in readings:
-        if r.rounds != rounds:
-            raise DataError(
-                f"{readings[0].cell.name} was evaluated {len(rounds)} times, the last in round "
-                f"{rounds[-1]}, but {r.cell.name} {len(r.rounds)} times, in round {r.rounds[-1]}: "
-                f"they have no mean"
-            )
-    return rounds, np.mean([r.accuracies for r in readings], axis=0).tolist()
-
-
-def targets_of(curves: Mapping[str, Curve]) -> list[float]:
-    """Return 45, 65 and 85 % of the highest accuracy of any method (section 5.3)."""
-    top = max(max(accuracies) for _, accuracies in curves.values())
-    return [share * top for share in TARGETS]
-
-
 def _rounds_table(by_method: Mapping[str, Sequence[Reading]]) -> list[str]:
     """Table 2 of the paper: on the mean curve over seeds, smoothed with factor 0.2."""
     curves = {name: mean_curve(rs) for name, rs in by_method.items()}
-    targets = targets_of(curves)
-    reached = {
-        name: [rounds_to(target, *curve) for target in targets] for name, curve in curves.items()
-    }
+    targets = targets_of(curves.values())
+    reached = rounds_to_targets(curves, targets)
     ours = reached.get("fedadb")
     lines = [
         (

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from fedadb_app.comparison.grid import Cell
-from fedadb_app.comparison.tables import Reading, mean_curve, reading_of
+from fedadb_app.comparison.readings import Reading, mean_curve, reading_of
 from fedadb_app.errors import DataError
 from fedadb_app.report import charts
 from fedadb_app.report.charts import Line, Picture

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedadb_app.analysis.convergence import rounds_to
-from fedadb_app.comparison.tables import Reading, mean_and_std, mean_curve, targets_of
+from fedadb_app.analysis import convergence
+from fedadb_app.comparison.readings import Reading, mean_curve
+from fedadb_app.comparison.tables import mean_and_std
 from fedadb_app.reproduction.paper import reported
 from fedadb_app.reproduction.studies import DATASETS
 from fedadb_app.reproduction.study import Entry, Study
@@ -100,18 +101,21 @@ def rounds_to_targets(results: Sequence[Result]) -> Mapping[str, list[Number]]:
             for (item, _, row, place), number in reported().items()
             if item == "table2" and place.rpartition(" ")[0] == column
         }
-        targets = [(f"{target:.1f} %", target) for target in targets_of(curves)]
+        targets = [
+            (f"{target:.1f} %", target) for target in convergence.targets_of(curves.values())
+        ]
         targets += [(f"paper's {t:g} %", t) for t in sorted({t for _, t in paper})]
+        reached = convergence.rounds_to_targets(curves, [target for _, target in targets])
         found[column] = [
             Number(
                 row,
                 label,
-                [] if (reached := rounds_to(target, *curve)) is None else [reached],
+                [] if number is None else [number],
                 paper.get((row, target), math.nan) if label.startswith("paper") else None,
                 decimals=0,
             )
-            for row, curve in curves.items()
-            for label, target in targets
+            for row, numbers in reached.items()
+            for (label, target), number in zip(targets, numbers, strict=True)
         ]
     return found
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from fedadb_app.analysis import hessian, landscape
+from fedadb_app.analysis.open_run import open_run
 from fedadb_app.cli.main import main
-from fedadb_app.cli.report import open_run
 from fedadb_app.models.classifier import ModelSpec, build_classifier
 from strategies.registry import METHODS
 

@@ -11,7 +11,7 @@ from fedadb_app.analysis.anchor_privacy import (
     nearest_images,
     plot_anchors,
 )
-from fedadb_app.cli.report import open_run
+from fedadb_app.analysis.open_run import open_run
 
 NONE = np.array([-1])
 

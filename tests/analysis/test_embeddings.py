@@ -18,7 +18,7 @@ from fedadb_app.analysis.embeddings import (
     plot_tsne,
     tsne,
 )
-from fedadb_app.cli.report import open_run
+from fedadb_app.analysis.open_run import open_run
 from fedadb_app.errors import DataError
 
 NAMES = ("a", "b", "c")

@@ -8,7 +8,7 @@ import torch
 from helpers import identical, serve
 from safetensors.torch import load_file
 
-from fedadb_app.cli.report import open_run
+from fedadb_app.analysis.open_run import open_run
 from fedadb_app.errors import CheckpointError, DataError, FedADBError
 from fedadb_app.runs.checkpoint import Checkpoint
 from fedadb_app.runs.reader import read_configuration

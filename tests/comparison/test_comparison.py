@@ -10,18 +10,14 @@ import tomli_w
 from helpers import REPOSITORY, write_run
 from typer.testing import CliRunner
 
-from fedadb_app.cli.compare import read_grid
+from fedadb_app.cli.common import names, numbers
 from fedadb_app.cli.main import main
-from fedadb_app.comparison import grid as grid_module
-from fedadb_app.comparison.grid import Cell, Grid, is_complete, open_folder, run_missing, set_aside
-from fedadb_app.comparison.tables import (
-    mean_and_std,
-    mean_curve,
-    paired_interval,
-    read_run,
-    write_csv,
-    write_markdown,
-)
+from fedadb_app.comparison import running
+from fedadb_app.comparison.folder import is_complete, open_folder, set_aside
+from fedadb_app.comparison.grid import Cell, Grid, checked_grid
+from fedadb_app.comparison.readings import mean_curve, read_run
+from fedadb_app.comparison.running import run_missing
+from fedadb_app.comparison.tables import mean_and_std, paired_interval, write_csv, write_markdown
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.flower_run import FlowerError, Simulation
 
@@ -37,7 +33,7 @@ class Runs:
 
     def __init__(self, monkeypatch, ends=None):
         self.started, self.ends = [], ends or {}
-        monkeypatch.setattr(grid_module, "FlowerRun", self.start)
+        monkeypatch.setattr(running, "FlowerRun", self.start)
 
     def start(self, app, values, simulation):
         self.started.append(values["run-name"])
@@ -68,11 +64,11 @@ def test_a_second_call_repeats_nothing_that_is_complete(monkeypatch, tmp_path, g
     runs = Runs(monkeypatch)
     with open_folder(tmp_path, grid):
         first = list(run_missing(tmp_path, grid, REPOSITORY, runs.watch))
-    assert all(o.folder is not None for o in first)
+    assert all(o.reading is not None for o in first)
     assert len(runs.started) == 4
     with open_folder(tmp_path, grid):
         again = list(run_missing(tmp_path, grid, REPOSITORY, runs.watch))
-    assert [o.folder for o in again] == [o.folder for o in first]
+    assert [o.reading.cell for o in again] == [o.reading.cell for o in first] == list(grid.cells())
     assert len(runs.started) == 4
 
 
@@ -81,7 +77,7 @@ def test_what_an_interruption_left_is_kept_aside_and_run_again(monkeypatch, tmp_
     write_run(left, [5.0], status="running")
     runs = Runs(monkeypatch)
     outcomes = list(run_missing(tmp_path, grid, REPOSITORY, runs.watch))
-    assert all(o.folder is not None for o in outcomes)
+    assert all(o.reading is not None for o in outcomes)
     kept = tmp_path / "runs" / "fedadb-alpha0.1-seed0.incomplete1"
     assert "5.00" in (kept / "rounds.csv").read_text()
     set_aside(left)
@@ -93,9 +89,9 @@ def test_a_failed_run_never_counts_and_the_others_go_on(monkeypatch, tmp_path, g
     runs = Runs(monkeypatch, {"fedavg-alpha0.1-seed0": end})
     outcomes = list(run_missing(tmp_path, grid, REPOSITORY, runs.watch))
     bad, *good = outcomes
-    assert bad.folder is None
+    assert bad.reading is None
     assert bad.reason
-    assert all(o.folder is not None for o in good)
+    assert all(o.reading is not None for o in good)
     assert not is_complete(tmp_path / "runs" / "fedavg-alpha0.1-seed0")
 
 
@@ -165,9 +161,9 @@ def test_a_complete_run_that_is_another_one_stays_and_does_not_count(
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     runs = Runs(monkeypatch)
     bad, *good = run_missing(tmp_path, grid, REPOSITORY, runs.watch)
-    assert bad.folder is None
+    assert bad.reading is None
     assert re.search(rf"{folder}.*{said}", bad.reason)
-    assert all(outcome.folder is not None for outcome in good)
+    assert all(outcome.reading is not None for outcome in good)
     assert "fedavg-alpha0.1-seed0" not in runs.started
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -183,7 +179,7 @@ def test_a_run_of_an_older_version_that_lay_elsewhere_counts(monkeypatch, tmp_pa
     (folder / "config.toml").write_text(text)
     runs = Runs(monkeypatch)
     first, *_ = run_missing(tmp_path, grid, REPOSITORY, runs.watch)
-    assert first.folder == folder
+    assert first.reading is not None
     private = replace(grid, values={**grid.values, "privacy": "local"})
     first, *_ = run_missing(tmp_path, private, REPOSITORY, runs.watch)
     assert 'privacy = "none", asked for is "local"' in first.reason
@@ -348,7 +344,13 @@ def test_a_mistake_gets_one_sentence_before_the_first_run(tmp_path, arguments, s
 
 
 def test_the_same_seed_or_alpha_twice_is_one_run():
-    grid = read_grid(REPOSITORY, [], "fedavg,fedavg", "0,00,1", "0.1,0.10", Simulation())
+    assert names("--strategies", "fedavg, fedavg,") == ["fedavg"]
+    assert numbers("--seeds", "0,00,1", int) == [0, 1]
+    assert numbers("--alphas", "0.1,0.10", float) == [0.1]
+
+
+def test_without_an_alpha_it_is_the_apps():
+    grid = checked_grid(REPOSITORY, {}, ["fedavg"], (), [0, 1], Simulation())
     assert [c.name for c in grid.cells()] == ["fedavg-alpha0.1-seed0", "fedavg-alpha0.1-seed1"]
 
 
@@ -360,7 +362,7 @@ def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_pa
         cell = Cell(strategy, float(alpha.removeprefix("alpha")), int(seed.removeprefix("seed")))
         return runs.watch(flower_run, folder, cell)
 
-    monkeypatch.setattr("fedadb_app.cli.compare.watch", watch)
+    monkeypatch.setattr("fedadb_app.cli.progress.watch", watch)
     arguments = ["--strategies", "fedavg,fedadb", "--seeds", "0,1", "--output", str(tmp_path)]
     result = call(*arguments)
     assert result.exit_code == 1

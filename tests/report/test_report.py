@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from fedadb_app.cli.main import main
 from fedadb_app.comparison.grid import Cell
-from fedadb_app.comparison.tables import read_run, write_csv, write_markdown
+from fedadb_app.comparison.readings import read_run
+from fedadb_app.comparison.tables import write_csv, write_markdown
 from fedadb_app.errors import DataError
 from fedadb_app.local_training import Attachment
 from fedadb_app.report.pages import write_report

@@ -12,10 +12,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedadb_app.analysis import hessian, landscape
+from fedadb_app.analysis.open_run import open_run
 from fedadb_app.assignments import app_defaults
 from fedadb_app.cli.main import main
-from fedadb_app.cli.report import open_run
-from fedadb_app.comparison import grid as grid_module
+from fedadb_app.comparison import running
 from fedadb_app.flower_run import FlowerError
 from fedadb_app.reproduction import outputs
 from fedadb_app.reproduction.outputs import Reproduction
@@ -36,10 +36,10 @@ class Flower:
 
     def __init__(self, monkeypatch, real=False):
         self.started, self.ends, self.real = [], {}, real
-        monkeypatch.setattr(grid_module, "FlowerRun", self.start)
-        monkeypatch.setattr("fedadb_app.cli.compare.watch", self.watch)
+        monkeypatch.setattr(running, "FlowerRun", self.start)
+        monkeypatch.setattr("fedadb_app.cli.progress.watch", self.watch)
         for plot in ("plot_curves", "plot_classes"):  # of the comparison's own folder
-            monkeypatch.setattr(f"fedadb_app.cli.compare.{plot}", lambda *arguments: None)
+            monkeypatch.setattr(f"fedadb_app.comparison.running.{plot}", lambda *arguments: None)
 
     def start(self, app, values, simulation):
         self.started.append(f"{values['output-dir'].split('/')[-2]}/{values['run-name']}")

@@ -11,7 +11,7 @@ import pytest
 from helpers import read_csv, write_run
 
 from fedadb_app.comparison.grid import Cell
-from fedadb_app.comparison.tables import read_run
+from fedadb_app.comparison.readings import read_run
 from fedadb_app.reproduction.studies import study_of
 from fedadb_app.reproduction.tables import (
     Number,

@@ -1,0 +1,96 @@
+"""The progress of runs, as a terminal shows it."""
+
+import math
+from pathlib import Path
+
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from fedadb_app.cli.common import err
+from fedadb_app.comparison.folder import is_complete
+from fedadb_app.comparison.grid import Cell, Grid
+from fedadb_app.comparison.running import Outcome, run_comparison
+from fedadb_app.flower_run import FlowerRun
+from fedadb_app.runs.reader import accuracy_summary, read_accuracies, read_summary
+
+_COLUMNS = (  # on a narrow screen the name and the bar give way
+    TextColumn("{task.description}", table_column=Column(ratio=2, no_wrap=True)),
+    BarColumn(None, table_column=Column(ratio=1)),
+    TextColumn("{task.percentage:>3.0f} %"),
+    TimeRemainingColumn(),
+    TextColumn("{task.fields[note]}"),
+)
+
+
+def progress_bars() -> Progress:
+    """Return the display of a command's runs."""
+    # Rich forgets after 30 s how fast a task was, which may be before the first round has ended.
+    return Progress(*_COLUMNS, console=err, expand=True, speed_estimate_period=math.inf)
+
+
+def watch(
+    progress: Progress,
+    flower_run: FlowerRun,
+    folder: Path,
+    rounds: int,
+    name: str,
+    parent: TaskID | None = None,
+) -> tuple[str, str]:
+    """Show a run's rounds as they end; stop the run when interrupted.
+
+    A `parent` task counts runs; it advances by the share of rounds done.
+    """
+    task = progress.add_task(name, total=rounds, note="starting")
+    before = 0.0 if parent is None else progress.tasks[parent].completed
+    begun = False
+
+    def look() -> None:
+        nonlocal begun
+        accuracies, done = read_accuracies(folder)
+        if not begun and read_summary(folder):
+            # The time left follows from what comes after this: not from how long Flower took to
+            # start, nor from the rounds that a resumed run begins with.
+            progress.advance(task, done)
+            begun = True
+        best = accuracy_summary(accuracies)["best5_accuracy"]
+        note = f"accuracy {accuracies[-1]:.2f} %, best five {best:.2f} %" if accuracies else ""
+        progress.update(task, completed=done, note=note or "starting")
+        if parent is not None:
+            progress.update(parent, completed=before + done / rounds)
+
+    try:
+        status = flower_run.wait(folder, look)
+    except KeyboardInterrupt:
+        progress.update(task, note="stopping")
+        flower_run.stop()
+        raise
+    look()
+    if parent is not None:
+        progress.remove_task(task)
+    return status
+
+
+def show_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[Outcome]:
+    """Run what a comparison lacks, showing its progress; return what does not count."""
+    cells = list(grid.cells())
+    rounds = int(grid.effective["num-server-rounds"])
+    failed: list[Outcome] = []
+    counted = 0
+    with progress_bars() as progress:
+        done = sum(is_complete(folder / "runs" / cell.name) for cell in cells)
+        overall = progress.add_task(
+            f"{done} of {len(cells)} runs", total=len(cells) - done, note=""
+        )
+
+        def show(flower_run: FlowerRun, target: Path, cell: Cell) -> tuple[str, str]:
+            return watch(progress, flower_run, target, rounds, cell.name, parent=overall)
+
+        for outcome in run_comparison(folder, grid, app, reference, show):
+            if outcome.reading is None:
+                failed.append(outcome)
+                progress.console.print(f"[red]{outcome.cell.name}[/] {escape(outcome.reason)}")
+                continue
+            counted += 1
+            progress.update(overall, description=f"{counted} of {len(cells)} runs")
+    return failed

@@ -1,0 +1,114 @@
+"""A comparison's folder: whose it is, and which of its runs are the ones asked for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fedadb_app.assignments import flatten
+from fedadb_app.comparison.grid import Cell, Grid
+from fedadb_app.errors import ConfigError, DataError, FedADBError
+from fedadb_app.runs.atomic import replace
+from fedadb_app.runs.checkpoint import MAY_DIFFER
+from fedadb_app.runs.reader import read, read_configuration, read_summary
+
+
+def open_folder(folder: Path, grid: Grid) -> FileLock:
+    """Make a comparison's folder, or go on in one with the same settings; hold its lock.
+
+    Raises
+    ------
+    ConfigError
+        If the folder belongs to a comparison with other settings, or another call works in it.
+    DataError
+        If what it says of its settings is damaged.
+    """
+    settings = folder / "comparison.json"
+    lock = FileLock(folder / ".lock")
+    try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigError(f"another call of `fedadb` is working in {folder}") from error
+    except OSError as error:
+        raise ConfigError(f"--output {folder} cannot be written to: {error.strerror}") from error
+    try:
+        check_settings(folder, grid)
+    except FedADBError:
+        lock.release()
+        raise
+    if not settings.exists():
+        replace(settings, (json.dumps(grid.shared(), indent=1) + "\n").encode())
+    return lock
+
+
+def check_settings(folder: Path, grid: Grid) -> None:
+    """Check that a folder is free, or holds a comparison with the same settings.
+
+    Raises
+    ------
+    ConfigError
+        If the settings are others.
+    DataError
+        If ``comparison.json`` is damaged.
+    """
+    now = grid.shared()
+
+    def parse(text: str) -> dict[str, dict[str, Any]]:
+        content = json.loads(text)
+        return {table: dict(content[table]) for table in now}
+
+    settings = folder / "comparison.json"
+    before = (read(settings, parse) if settings.exists() else None) or now
+    differing = sorted(
+        f"{table}.{key}"
+        for table in now
+        for key in (before[table].keys() | now[table].keys()) - MAY_DIFFER
+        # what an older version did not know was as it is by default
+        if before[table].get(key, grid.defaults.get(key)) != now[table].get(key)
+    )
+    if differing:
+        raise ConfigError(
+            f"{folder} holds a comparison with other settings ({', '.join(differing)}); "
+            f"choose another --output"
+        )
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a cell's run reached its end."""
+    return read_summary(folder).get("status") == "completed"
+
+
+def check_configuration(folder: Path, grid: Grid, cell: Cell) -> None:
+    """Check that the run in a folder is the one that a cell asks for.
+
+    Raises
+    ------
+    DataError
+        If its ``config.toml`` has another value, or cannot be read.
+    """
+    asked = {**grid.effective, **cell.values}
+    # what an older version did not write was as it is by default
+    found = {**grid.defaults, **flatten(read_configuration(folder))}
+    for key in found:
+        table = key.rpartition(".")[0]  # a run writes no other method's
+        if table in ("", cell.strategy) and key not in MAY_DIFFER and found[key] != asked.get(key):
+            has, wants = (
+                json.dumps(value, ensure_ascii=False, default=str)
+                for value in (found[key], asked.get(key))
+            )
+            raise DataError(
+                f"{folder} holds another run: its config.toml says {key} = {has}, asked for is "
+                f"{wants}; it does not count: move it away, and the right one is run"
+            )
+
+
+def set_aside(folder: Path) -> None:
+    """Rename what an incomplete run left, so that nothing is lost and nothing is in the way."""
+    if not folder.exists():
+        return
+    number = 1
+    while (kept := folder.with_name(f"{folder.name}.incomplete{number}")).exists():
+        number += 1
+    folder.rename(kept)
