@@ -219,18 +219,7 @@ class FederatedStrategy(Strategy):
         record, folder = self.round.record, self.run.folder
         release_freed_memory(record.round)
         folder.add_round(record, self.run.schema.class_names)
-        seconds = time.perf_counter() - self._started
-        rounds = self.run.config.num_server_rounds
-        left = seconds / (record.round - folder.finished_rounds) * (rounds - record.round)
-        logger.info(
-            "round %d/%d: accuracy %s %%, %d clients, %d failures, about %.0f s left",
-            record.round,
-            rounds,
-            "–" if math.isnan(record.accuracy) else f"{record.accuracy:.2f}",
-            record.clients,
-            record.failures,
-            left,
-        )
+        _log_progress(self.run, record, time.perf_counter() - self._started)
 
     def summary(self) -> None:
         """Log the method and its effective values."""
@@ -238,3 +227,17 @@ class FederatedStrategy(Strategy):
         for key, value in self.run.params.model_dump(by_alias=True).items():
             logger.info("\t│\t%s = %s", key, value)
         logger.info("\t└── Results: %s", self.run.folder.path)
+
+
+def _log_progress(run: ServerRun, record: RoundRecord, seconds: float) -> None:
+    rounds = run.config.num_server_rounds
+    done = record.round - run.folder.finished_rounds
+    logger.info(
+        "round %d/%d: accuracy %s %%, %d clients, %d failures, about %.0f s left",
+        record.round,
+        rounds,
+        "–" if math.isnan(record.accuracy) else f"{record.accuracy:.2f}",
+        record.clients,
+        record.failures,
+        seconds / done * (rounds - record.round),
+    )
