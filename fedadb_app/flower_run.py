@@ -20,6 +20,7 @@ from fedadb_app.assignments import app_defaults, as_assignments
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.runs.reader import read_summary
+from strategies.fit import refuse_misfit
 from strategies.registry import read_run_config
 
 _LOOK_EVERY = 0.5  # seconds between two looks at the run's folder
@@ -78,9 +79,10 @@ def checked_values(app: Path, overrides: Mapping[str, Scalar]) -> dict[str, Scal
     Raises
     ------
     ConfigError
-        As `read_run_config`; also if the run's folder exists already.
+        As `read_run_config` and `refuse_misfit`; also if the run's folder exists already.
     """
-    config, _, _ = read_run_config({**app_defaults(app), **overrides})
+    config, method, _ = read_run_config({**app_defaults(app), **overrides})
+    refuse_misfit(config, method)
     output = Path(config.output_dir or "~/fedadb-runs").expanduser()
     if config.run_name and (output / config.run_name).exists():
         raise ConfigError(f'run-name="{config.run_name}" already exists in output-dir')
