@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedadb_app.aggregation import ClientUpdate, sample_weights, weighted_mean
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import partition_of
-from fedadb_app.data.preparation import preparation_of
+from fedadb_app.data.registry import preparation_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.local_training import autocast
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier

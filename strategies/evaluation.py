@@ -9,8 +9,8 @@ from flwr.app import Message
 from fedadb_app import messages
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import whole_test_part
-from fedadb_app.data.preparation import preparation_of
-from fedadb_app.data.sources import ImageDataset
+from fedadb_app.data.prepared import ImageDataset
+from fedadb_app.data.registry import preparation_of
 from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.messages import ClientEvaluation
 from fedadb_app.models.classifier import StateDict

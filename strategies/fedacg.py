@@ -29,8 +29,12 @@ from strategies.server import Broadcast, RoundInputs, ServerUpdate
 class FedACGParams(Settings):
     """Server momentum and the client's pull towards the look-ahead model."""
 
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.85  # lambda
-    beta: Annotated[float, Field(ge=0)] = 1e-3
+    momentum: Annotated[float, Field(ge=0, lt=1, description="lambda of the server momentum")] = (
+        0.85
+    )
+    beta: Annotated[
+        float, Field(ge=0, description="weight of the pull towards the look-ahead model")
+    ] = 1e-3
 
 
 class FedACGTrainer(Trainer[FedACGParams]):

@@ -40,16 +40,38 @@ _ANCHORS = "anchors"
 class FedADBParams(Settings):
     """FedADB's own values; docs/run.md explains each."""
 
-    anchors_per_class: Annotated[int, Field(ge=1)] = 1
-    anchor_steps: Annotated[int, Field(ge=0)] = 100  # I
-    anchor_learning_rate: Annotated[float, Field(gt=0)] = 1.0  # eta
-    anchor_l2: Annotated[float, Field(ge=0)] = 1e-4  # lambda
-    anchor_noise: Annotated[float, Field(ge=0)] = 1.0  # sigma
-    anchor_label: AnchorLabel = "hard"
-    use_anchors: bool = True
-    use_lcb: bool = True
-    sampling: Literal["balanced", "natural"] = "balanced"
-    beta: str = "dynamic"
+    anchors_per_class: Annotated[int, Field(ge=1, description="M")] = 1
+    anchor_steps: Annotated[int, Field(ge=0, description="I of equation 4")] = 100
+    anchor_learning_rate: Annotated[
+        float, Field(gt=0, description="eta of equation 4, on the summed loss")
+    ] = 1.0
+    anchor_l2: Annotated[float, Field(ge=0, description="lambda of equation 3")] = 1e-4
+    anchor_noise: Annotated[float, Field(ge=0, description="sigma of the Gaussian start")] = 1.0
+    anchor_label: Annotated[
+        AnchorLabel,
+        Field(
+            description="what an anchor's label is: `hard` (its class), `soft` (confidence on "
+            "the class, the rest spread), `weighted` (its class, loss times confidence)"
+        ),
+    ] = "hard"
+    use_anchors: Annotated[
+        bool, Field(description="whether anchors join the AGB's batches (Table 3)")
+    ] = True
+    use_lcb: Annotated[bool, Field(description="whether there is an LCB (Table 3)")] = True
+    sampling: Annotated[
+        Literal["balanced", "natural"],
+        Field(
+            description="`natural` = the AGB sees the ordinary local batch "
+            "(needs `use-anchors=false`)"
+        ),
+    ] = "balanced"
+    beta: Annotated[
+        str,
+        Field(
+            description="weight of the LCB: `dynamic` (equation 8), or a number of at least 0 "
+            'as text: `"0.5"` (Table 4)'
+        ),
+    ] = "dynamic"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -30,9 +30,15 @@ from strategies.method import Method
 class FedASAMParams(Settings):
     """Radius and adaptivity of the ascent step."""
 
-    rho: Annotated[float, Field(ge=0)] = 0.7
-    eta: Annotated[float, Field(ge=0)] = 0.2
-    scaled: Literal["weights", "all"] = "weights"
+    rho: Annotated[float, Field(ge=0, description="radius of the ascent step")] = 0.7
+    eta: Annotated[float, Field(ge=0, description="added to the scale of weights")] = 0.2
+    scaled: Annotated[
+        Literal["weights", "all"],
+        Field(
+            description="which tensors are scaled by their own size: "
+            '`weights` alone, or `all`; the lineage: `rho=0.5 eta=0 scaled="all"`'
+        ),
+    ] = "weights"
 
 
 def scales(model: ImageClassifier, params: FedASAMParams) -> list[Tensor]:

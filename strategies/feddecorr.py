@@ -26,7 +26,14 @@ from strategies.method import Method
 class FedDecorrParams(Settings):
     """Weight of the decorrelation term."""
 
-    beta: Annotated[float, Field(ge=0)] = 0.1
+    beta: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="weight of the decorrelation, on the authors' scale, "
+            "which grows with the batch",
+        ),
+    ] = 0.1
 
 
 def decorrelation(features: Tensor) -> Tensor:

@@ -40,9 +40,19 @@ _MEAN = "feddyn"
 class FedDynParams(Settings):
     """Strength of the dynamic regularisation, its variant, and gradient clipping (0 = none)."""
 
-    alpha: Annotated[float, Field(ge=0)] = 0.1
-    variant: Literal["official", "lineage"] = "official"
-    clip: Annotated[float, Field(ge=0)] = 0.0
+    alpha: Annotated[
+        float, Field(ge=0, description="strength of the regularisation; `0` is FedAvg")
+    ] = 0.1
+    variant: Annotated[
+        Literal["official", "lineage"],
+        Field(
+            description="`official`: alpha scaled by the client's size, and plain means; "
+            "`lineage`: one alpha, and means by samples"
+        ),
+    ] = "official"
+    clip: Annotated[
+        float, Field(ge=0, description="largest L2 norm of a step's gradient; `0` = any")
+    ] = 0.0
 
 
 class FedDynTrainer(Trainer[FedDynParams]):

@@ -35,8 +35,12 @@ from strategies.server import RoundInputs, ServerUpdate
 class FedEXPParams(Settings):
     """The damping eps, and whether it counts once per participant, as in the authors' code."""
 
-    eps: Annotated[float, Field(ge=0)] = 1e-3
-    eps_times_participants: bool = False
+    eps: Annotated[
+        float, Field(ge=0, description="damping of the extrapolation, decayed with the rounds")
+    ] = 1e-3
+    eps_times_participants: Annotated[
+        bool, Field(description="whether eps counts once per participant, as in the authors' code")
+    ] = False
 
 
 def extrapolation(

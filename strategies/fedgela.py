@@ -38,7 +38,9 @@ CLIP = 20.0
 class FedGELAParams(Settings):
     """Temperature of the local loss."""
 
-    temperature: Annotated[float, Field(gt=0)] = 0.2
+    temperature: Annotated[
+        float, Field(gt=0, description="T, which the scaled logits are divided by")
+    ] = 0.2
 
 
 def simplex_frame(feature_size: int, num_classes: int) -> Tensor:

@@ -26,8 +26,8 @@ from strategies.method import Method
 class FedNTDParams(Settings):
     """Weight and temperature of the not-true distillation."""
 
-    beta: Annotated[float, Field(ge=0)] = 1.0
-    temperature: Annotated[float, Field(gt=0)] = 1.0  # tau
+    beta: Annotated[float, Field(ge=0, description="weight of the distillation")] = 1.0
+    temperature: Annotated[float, Field(gt=0, description="tau of the distillation")] = 1.0
 
 
 def not_true_distillation(

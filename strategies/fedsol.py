@@ -39,10 +39,16 @@ SAME = 1e-7
 class FedSOLParams(Settings):
     """Radius of the perturbation, its shape, and which part of the model it moves."""
 
-    rho: Annotated[float, Field(ge=0)] = 1.0
-    variant: Literal["adaptive", "fixed"] = "adaptive"
-    perturb_head: bool = True
-    perturb_body: bool = True
+    rho: Annotated[float, Field(ge=0, description="radius of the perturbation")] = 1.0
+    variant: Annotated[
+        Literal["adaptive", "fixed"],
+        Field(
+            description="`adaptive`: scaled by how far each weight has moved; "
+            "`fixed`: the same for all"
+        ),
+    ] = "adaptive"
+    perturb_head: Annotated[bool, Field(description="whether the head is perturbed")] = True
+    perturb_body: Annotated[bool, Field(description="whether the extractor is perturbed")] = True
 
 
 def proximal_loss(student: Tensor, teacher: Tensor) -> Tensor:

@@ -2,10 +2,11 @@
 
 import torch
 
-from fedadb_app.config import ONLY_NODES, RunConfig
+from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.clients import image_schema
-from fedadb_app.data.sources import ImageDataset, open_dataset
+from fedadb_app.data.prepared import ImageDataset
+from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 from strategies.method import Method
@@ -21,8 +22,7 @@ def refuse_misfit(config: RunConfig, method: Method) -> None:
     """
     try:
         schema = image_schema(config)
-        only_nodes = config.dataset == ONLY_NODES
-        dataset = None if only_nodes else open_dataset(config.dataset, config.data_dir)
+        dataset = None if config.only_nodes else open_dataset(config.dataset, config.data_dir)
     except DataError:  # to be downloaded, or said where the run's folder can keep the reason
         return
     fitting_model(config, method, schema, dataset)

@@ -6,8 +6,8 @@ from typing import Any
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.partition import Partition
-from fedadb_app.data.preparation import preparation_of
-from fedadb_app.data.sources import ImageDataset
+from fedadb_app.data.prepared import ImageDataset
+from fedadb_app.data.registry import preparation_of
 from fedadb_app.models.classifier import ImageClassifier
 from fedadb_app.runs.writer import RunFolder
 from strategies.method import Method

@@ -1,21 +1,23 @@
-"""Architectures: parameter counts, sizes, initial weights, running statistics."""
+"""Models: parameter counts, layers, the sizes they take, what a run asks of them beforehand."""
 
 import copy
-import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fedadb_app.config import RunConfig
+from fedadb_app.data.registry import DATASETS
+from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError
 from fedadb_app.models.classifier import (
-    ARCHITECTURES,
-    ImageClassifier,
+    ModelFacts,
     ModelSpec,
     build_classifier,
     feature_size,
+    model_facts,
 )
-from fedadb_app.models.norm import frozen_running_statistics, make_norm
+from fedadb_app.models.registry import MODELS
 from strategies.registry import METHODS
 
 GREY, RGB = (1, 28, 28), (3, 28, 28)
@@ -28,9 +30,6 @@ def build(name: str, norm: str, shape: tuple[int, int, int], classes: int, seed:
 
 def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
-
-
-# --- architectures --------------------------------------------------------------------------
 
 
 def test_lenet_has_61791_parameters():
@@ -47,6 +46,41 @@ def test_resnet18_has_11173962_parameters_and_running_statistics_only_where_aske
     buffers = set(model.state_dict()) - set(model.parameter_names())
     assert len(buffers) == (60 if norm == "batch" else 0)
     assert model.has_batch_statistics() is (norm != "group")
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch-local", "group"])
+def test_resnet8_has_78042_parameters_and_running_statistics_only_where_asked(norm):
+    """Convolutions without bias, two numbers per channel of a norm, a linear head.
+
+    Stem 27 * 16 + 2 * 16; stage 1: 2 * 9 * 16^2 + 4 * 16; stage 2: 9 * 16 * 32 + 9 * 32^2 + 4 * 32,
+    shortcut 16 * 32 + 2 * 32; stage 3: 9 * 32 * 64 + 9 * 64^2 + 4 * 64, shortcut 32 * 64 + 2 * 64;
+    head 64 * 10 + 10.
+    """
+    assert 464 + (4608 + 64) + (13824 + 128 + 576) + (55296 + 256 + 2176) + 650 == 78042
+    model = build("resnet8", norm, (3, 32, 32), 10)
+    assert count(model) == 78_042
+    assert len(model.parameter_names()) == 29  # 9 convolutions, 9 norms and the head
+    buffers = set(model.state_dict()) - set(model.parameter_names())
+    assert len(buffers) == (27 if norm == "batch" else 0)
+    assert model.has_batch_statistics() is (norm != "group")
+
+
+@pytest.mark.parametrize(("side", "map_side"), [(28, 7), (32, 8)])
+def test_resnet8_halves_its_maps_twice(side, map_side):
+    model = build("resnet8", "group", (3, side, side), 10)
+    shapes: list[tuple[int, ...]] = []
+    for module in model.features:
+        module.register_forward_hook(lambda _, __, out: shapes.append(tuple(out.shape[1:])))
+    model(torch.zeros(1, 3, side, side))
+    half = (side + 1) // 2
+    assert shapes[2:] == [  # after the stem
+        (16, side, side),
+        (16, side, side),
+        (32, half, half),
+        (64, map_side, map_side),
+        (64, 1, 1),
+        (64,),
+    ]
 
 
 def test_cnn_layers():
@@ -116,18 +150,20 @@ def test_resnet18_ends_in_a_4x4_map(shape):
     assert maps == [torch.Size([2, 512, 4, 4])]
 
 
-@pytest.mark.parametrize(("name", "size"), [("lenet", 84), ("cnn", 512), ("resnet18", 512)])
+@pytest.mark.parametrize(
+    ("name", "size"), [("lenet", 84), ("cnn", 512), ("resnet8", 64), ("resnet18", 512)]
+)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_size_from_28_to_224_passes(name, size, side, channels):
     spec = ModelSpec(name, "batch", (channels, *side), 7)
     with torch.device("meta"):  # shapes without the work
-        features = ARCHITECTURES[name].features(spec.image_shape, "batch")
+        features = MODELS[name].features(spec.image_shape, "batch")
         assert feature_size(features, spec) == size
         assert features(torch.zeros(2, *spec.image_shape)).shape == (2, size)
 
 
-@pytest.mark.parametrize("name", ["lenet", "cnn", "resnet18"])
+@pytest.mark.parametrize("name", ["lenet", "cnn", "resnet8"])
 def test_a_rectangular_image_gets_logits(name):
     model = build(name, "batch", (3, 36, 29), 7).eval()
     with torch.no_grad():
@@ -169,148 +205,6 @@ def test_residual_block_by_hand():
     assert block(x).shape == (2, 128, 4, 4)
 
 
-# --- initial weights ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "shape"), [("lenet", GREY), ("resnet18", (3, 16, 16))])
-def test_fedavg_and_fedadb_start_from_the_same_features_and_first_head(name, shape):
-    spec = ModelSpec(name, "batch", shape, 5)
-    plain = build_classifier(spec, 9, METHODS["fedavg"].heads).state_dict()
-    dual = build_classifier(spec, 9, METHODS["fedadb"].heads).state_dict()
-    renamed = {key.replace("heads.head", "heads.agb"): tensor for key, tensor in plain.items()}
-    assert all(torch.equal(dual[key], tensor) for key, tensor in renamed.items())
-    assert set(dual) - set(renamed) == {"heads.lcb.weight", "heads.lcb.bias"}
-    assert not torch.equal(dual["heads.lcb.weight"], dual["heads.agb.weight"])
-
-
-def test_a_seed_is_a_model():
-    one, same, other = (build("lenet", "batch", GREY, 5, seed) for seed in (0, 0, 1))
-    for a, b, c in zip(one.parameters(), same.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)
-        assert not torch.equal(a, c)
-
-
-def test_weights_follow_pytorchs_default_law():
-    """Uniform on +-1/sqrt(fan-in), for weights and biases."""
-    model = build("cnn", "batch", RGB, 10)
-    for layer, fan_in in ((model.features[0], 75), (model.features[7], 3136)):
-        bound = 1 / math.sqrt(fan_in)
-        for tensor in (layer.weight, layer.bias):
-            assert tensor.abs().max() <= bound
-            assert tensor.abs().max() > 0.8 * bound
-        expected, n = bound / math.sqrt(3), layer.weight.numel()
-        assert float(layer.weight.std().detach()) == pytest.approx(expected, rel=3 / math.sqrt(n))
-
-
-def test_building_leaves_the_global_generators_alone(monkeypatch):
-    def touched(*_: object) -> None:
-        raise AssertionError("reseeded an accelerator's generator")
-
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", touched)
-    monkeypatch.setattr(torch.mps, "manual_seed", touched)
-    torch.random.default_generator.manual_seed(77)
-    before = torch.get_rng_state()
-    build("lenet", "batch", GREY, 5)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_the_global_generator_is_of_no_account():
-    torch.manual_seed(1)
-    one = build("lenet", "batch", GREY, 5)
-    torch.manual_seed(2)
-    other = build("lenet", "batch", GREY, 5)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-
-
-def test_a_new_model_is_in_training_mode_with_fresh_statistics():
-    model = build("resnet18", "batch", (3, 16, 16), 4)
-    assert all(m.training for m in model.modules())
-    for layer in model.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            assert not layer.running_mean.any()
-            assert (layer.running_var == 1).all()
-            assert layer.num_batches_tracked == 0
-
-
-# --- heads ----------------------------------------------------------------------------------
-
-
-def test_the_first_head_gives_the_logits():
-    heads = {"one": nn.Linear(4, 3), "two": nn.Linear(4, 3)}
-    model = ImageClassifier(nn.Flatten(), heads)
-    images = torch.rand(5, 1, 2, 2)
-    expected = images.flatten(1) @ heads["one"].weight.T + heads["one"].bias
-    torch.testing.assert_close(model(images), expected)
-    assert model.evaluated_head == "one"
-
-
-# --- normalisation --------------------------------------------------------------------------
-
-
-def test_group_normalisation_has_two_groups_and_looks_at_one_sample():
-    norm = make_norm("group", 8)
-    images = torch.rand(4, 8, 3, 3)
-    halves = images.view(4, 2, 36)
-    mean, var = halves.mean(2, keepdim=True), halves.var(2, unbiased=False, keepdim=True)
-    expected = ((halves - mean) / (var + 1e-5).sqrt()).view_as(images)
-    torch.testing.assert_close(norm(images), expected, atol=1e-5, rtol=0)
-
-
-def test_batch_local_uses_the_batch_in_evaluation_too():
-    images = 3 * torch.rand(4, 2, 3, 3) + 5
-    mean = images.mean((0, 2, 3), keepdim=True)
-    var = images.var((0, 2, 3), unbiased=False, keepdim=True)
-    expected = (images - mean) / (var + 1e-5).sqrt()
-    for mode in (True, False):
-        local, running = make_norm("batch-local", 2).train(mode), make_norm("batch", 2).train(mode)
-        torch.testing.assert_close(local(images), expected, atol=1e-5, rtol=0)
-        assert torch.allclose(running(images), expected, atol=1e-4) is mode
-
-
-def norm_state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-
-def test_frozen_running_statistics():
-    model = build("resnet18", "batch", (3, 16, 16), 4).train()
-    images = torch.rand(3, 3, 16, 16)
-    model(images)
-    before = norm_state(model)
-    with frozen_running_statistics(model):
-        assert all(m.training for m in model.modules())
-        frozen = model(2 * images)
-    assert all(m.training for m in model.modules())
-    after = norm_state(model)
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-    thawed = model(2 * images)  # the same batch statistics, and now they are recorded
-    assert torch.equal(frozen, thawed)
-    later = norm_state(model)
-    assert not any(torch.equal(before[name], later[name]) for name in before)
-    layer = next(m for m in model.modules() if isinstance(m, nn.BatchNorm2d))
-    assert layer.momentum == 0.1
-    assert int(layer.num_batches_tracked) == 2
-
-
-def test_running_statistics_thaw_after_a_failure():
-    model = nn.Sequential(nn.BatchNorm2d(2))
-    with pytest.raises(ZeroDivisionError), frozen_running_statistics(model):
-        raise ZeroDivisionError
-    model(torch.rand(3, 2, 4, 4))
-    assert int(model[0].num_batches_tracked) == 1
-    assert model[0].running_mean.any()
-
-
-@pytest.mark.parametrize("norm", ["batch-local", "group"])
-def test_freezing_a_model_without_running_statistics_is_harmless(norm):
-    model = nn.Sequential(make_norm(norm, 2))
-    images = torch.rand(3, 2, 4, 4)
-    with frozen_running_statistics(model):
-        frozen = model(images)
-    assert torch.equal(frozen, model(images))
-
-
 def test_resnet18_computes_with_channels_last_and_gives_what_it_gave_without():
     model = build("resnet18", "batch", RGB, 9)
     reference = copy.deepcopy(model)
@@ -325,3 +219,65 @@ def test_resnet18_computes_with_channels_last_and_gives_what_it_gave_without():
     torch.testing.assert_close(model(images), reference(images), rtol=1e-4, atol=1e-5)
     assert formats == [True]
     assert all(tensor.is_contiguous() for tensor in model.state_dict().values())
+
+
+# --- what a run asks beforehand ---------------------------------------------------------------
+
+
+FACTS = [
+    ("lenet", "batch", GREY, ModelFacts(84, False, False, 1)),
+    ("resnet8", "batch", RGB, ModelFacts(64, True, True, 1)),
+    ("resnet8", "batch-local", RGB, ModelFacts(64, True, False, 1)),
+    ("resnet18", "group", RGB, ModelFacts(512, False, False, 1)),
+    ("googlenet", "batch", (3, 64, 64), ModelFacts(1024, True, True, 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "norm", "shape", "facts"), FACTS)
+def test_facts_are_those_of_the_built_model(name, norm, shape, facts):
+    spec = ModelSpec(name, norm, shape, 7)
+    before = torch.get_rng_state()
+    assert model_facts(spec) == facts
+    assert torch.equal(torch.get_rng_state(), before)
+    model = build_classifier(spec, 0)
+    assert model.has_batch_statistics() is facts.batch_statistics
+    assert any("running_mean" in key for key in model.state_dict()) is facts.running_statistics
+
+
+def test_a_head_that_normalises_features_needs_two_samples():
+    """FedGELA's BatchNorm1d has one value per channel and sample."""
+    spec = ModelSpec("lenet", "batch", GREY, 7)
+    assert model_facts(spec, METHODS["fedgela"].heads) == ModelFacts(84, True, True, 2)
+
+
+def test_facts_of_a_model_that_cannot_be():
+    with pytest.raises(ConfigError, match="64 pixels"):
+        model_facts(ModelSpec("googlenet", "batch", RGB, 7))
+    with pytest.raises(ConfigError, match="84 for 100 classes"):
+        model_facts(ModelSpec("lenet", "batch", GREY, 100), METHODS["fedgela"].heads)
+
+
+@pytest.mark.parametrize(
+    ("values", "shape", "classes"),
+    [
+        ({"dataset": "digits"}, (1, 28, 28), 10),
+        ({"dataset": "cifar100"}, (3, 32, 32), 100),
+        ({"dataset": "pacs_64"}, (3, 64, 64), 7),
+        ({"dataset": "pathmnist-styles"}, (3, 28, 28), 9),
+        ({"dataset": "organamnist_128"}, (1, 128, 128), 11),
+        ({"classes": "a,b", "image_shape": "3x30x40", "evaluate": "none"}, (3, 30, 40), 2),
+    ],
+)
+def test_what_a_run_will_ask_for_is_known_before_a_file_is_opened(values, shape, classes):
+    expected = ModelSpec("auto", "batch", shape, classes)
+    assert ModelSpec.expected(RunConfig(**values)) == expected
+
+
+def test_of_a_users_file_nothing_is_known_before_it_is_opened():
+    assert ModelSpec.expected(RunConfig(dataset="/data/x.npz")) is None
+
+
+def test_what_is_known_beforehand_is_what_there_is(cache_folder):
+    dataset = open_dataset("digits", "")
+    known = DATASETS["digits"]
+    assert (known.image_shape, known.num_classes) == (dataset.image_shape, dataset.num_classes)

@@ -13,8 +13,10 @@ from safetensors.torch import load_file
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, anchors_of_round
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import image_schema
-from fedadb_app.data.preparation import Preparation, preparation_of
-from fedadb_app.data.sources import ImageDataset, open_dataset
+from fedadb_app.data.preparation import Preparation
+from fedadb_app.data.prepared import ImageDataset
+from fedadb_app.data.registry import preparation_of
+from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.local_training import choose_device
 from fedadb_app.models.classifier import (

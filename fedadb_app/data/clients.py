@@ -1,4 +1,4 @@
-"""Images from where (sources), who holds what (partition), arrays to batches (batches)."""
+"""What each client holds, and what all of them have in common."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedadb_app.config import ONLY_NODES, RunConfig
+from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema, check_size, held_out
 from fedadb_app.data.batches import LocalData
-from fedadb_app.data.partition import Partition, domain_partition, make_partition
-from fedadb_app.data.preparation import Preparation, preparation_of
-from fedadb_app.data.sources import ImageDataset, open_dataset, open_node_data
-from fedadb_app.data.styles import STYLED
+from fedadb_app.data.partition import Partition, Samples
+from fedadb_app.data.preparation import Preparation
+from fedadb_app.data.prepared import ImageDataset
+from fedadb_app.data.registry import PARTITIONS, preparation_of
+from fedadb_app.data.sources import open_dataset, open_node_data
 from fedadb_app.errors import ConfigError
+from fedadb_app.randomness import numpy_generator
 
 Labels = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
@@ -74,7 +76,7 @@ def server_dataset(config: RunConfig) -> ImageDataset | None:
     ConfigError, DataError
         If the data set cannot be had, or differs from what the nodes' own data have to be.
     """
-    if config.dataset == ONLY_NODES:
+    if config.only_nodes:
         return None
     dataset = open_dataset(config.dataset, config.data_dir, download=True)
     if config.own_data:
@@ -94,15 +96,15 @@ def server_dataset(config: RunConfig) -> ImageDataset | None:
 def partition_of(config: RunConfig, num_clients: int) -> Partition:
     """Return who holds what in a run; computed once a process, by server and clients alike."""
     dataset = open_dataset(config.dataset, config.data_dir)
-    labels, domains = dataset.train_labels, dataset.train_domains
-    if config.partition != "domain":
-        return make_partition(labels, num_clients, config.partition, config.alpha, config.seed)
-    if domains is None:
-        raise ConfigError(
-            f'partition="domain" needs a data set whose images come from several domains: "pacs" '
-            f'or "{STYLED}"; dataset="{config.dataset}" has none'
-        )
-    return domain_partition(labels, domains, num_clients, config.classes_per_client, config.seed)
+    samples = Samples(config.dataset, dataset.train_labels, dataset.train_domains)
+    rng = numpy_generator(config.seed, "partition")
+    deal = PARTITIONS.find(config.partition).deal
+    return deal(samples, num_clients, rng, **rule_settings(config))
+
+
+def rule_settings(config: RunConfig) -> dict[str, float]:
+    """Return what the run's rule is given, by name."""
+    return {key: getattr(config, key) for key in PARTITIONS.find(config.partition).settings}
 
 
 def partition_counts(config: RunConfig, partition: Partition) -> Mapping[int, SampleCounts]:

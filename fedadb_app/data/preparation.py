@@ -4,7 +4,6 @@ Values and rules are those of the loaders of FedNTD, FedLMD and FedSOL ("the lin
 paper states none.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -105,18 +104,3 @@ def _square(side: int, centres: Tensor, shape: torch.Size) -> Tensor:
 
 CENTRED = Preparation()
 """Of every other data set, as the lineage has it for MedMNIST: [0, 1] becomes [-1, 1]."""
-
-_LINEAGE: Mapping[str, Preparation] = {
-    "svhn": Preparation((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), "constant"),
-    "cifar10": Preparation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), "constant", 16),
-    "cifar100": Preparation((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), "constant", 16),
-    "cinic10": Preparation((0.4789, 0.4723, 0.4305), (0.2421, 0.2383, 0.2587), "reflect"),
-}
-
-
-def preparation_of(dataset: str) -> Preparation:
-    """Return what holds for all images of a run whose configuration names this data set.
-
-    That includes a node's own images: what they are normalised by must be the server's.
-    """
-    return _LINEAGE.get(dataset, CENTRED)

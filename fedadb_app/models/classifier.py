@@ -13,38 +13,12 @@ from torch import Tensor, nn
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
-from fedadb_app.models.cnn import cnn_features
-from fedadb_app.models.googlenet import googlenet_features
-from fedadb_app.models.lenet import lenet_features
+from fedadb_app.data.registry import DATASETS
 from fedadb_app.models.norm import NormPolicy
-from fedadb_app.models.resnet import resnet18_features
+from fedadb_app.models.registry import find_model
 from fedadb_app.randomness import torch_generator
 
 StateDict = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A feature extractor, and how many images it evaluates at a time.
-
-    Attributes
-    ----------
-    features : Callable
-        (image shape, normalisation) -> ``(B, channels, height, width)`` to ``(B, d)``.
-    evaluation_batch : int
-        The fastest on a CPU: beyond it, feature maps leave its cache (docs/performance.md).
-    """
-
-    features: Callable[[tuple[int, int, int], NormPolicy], nn.Module]
-    evaluation_batch: int
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "lenet": Architecture(lenet_features, 512),
-    "cnn": Architecture(cnn_features, 128),
-    "resnet18": Architecture(resnet18_features, 128),
-    "googlenet": Architecture(googlenet_features, 64),
-}
 
 
 @dataclass(frozen=True)
@@ -54,10 +28,9 @@ class ModelSpec:
     Attributes
     ----------
     name : str
-        ``lenet``, ``cnn``, ``resnet18``, ``googlenet``, or ``auto``: the paper's rule (section
-        5.1), LeNet for one channel and ResNet-18 otherwise.
+        A name of `MODELS`.
     norm : {"batch", "batch-local", "group"}
-        Normalisation layers; of no effect on ``lenet`` and ``cnn``, which have none.
+        Normalisation layers; of no effect on a model that has none.
     image_shape : tuple[int, int, int]
         Channels, height, width.
     num_classes : int
@@ -74,12 +47,20 @@ class ModelSpec:
         """Return what a run's configuration and its images ask for."""
         return cls(config.model, config.norm, schema.image_shape, schema.num_classes)
 
+    @classmethod
+    def expected(cls, config: RunConfig) -> "ModelSpec | None":
+        """Return what `of` will, where the images are known before any file is opened."""
+        if config.own_data:
+            return cls(config.model, config.norm, config.image_size, len(config.class_names))
+        dataset = DATASETS.find(config.dataset)
+        if dataset.image_shape is None or dataset.num_classes is None:
+            return None
+        return cls(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+
     @property
     def architecture(self) -> str:
-        """The extractor's name, with ``auto`` resolved."""
-        if self.name != "auto":
-            return self.name
-        return "lenet" if self.image_shape[0] == 1 else "resnet18"
+        """The extractor's own name, with ``auto`` resolved."""
+        return find_model(self.name, self.image_shape)[0]
 
 
 HeadBuilder = Callable[[int, ModelSpec], Mapping[str, nn.Module]]
@@ -138,17 +119,19 @@ def build_classifier(
     Raises
     ------
     ConfigError
-        If the images are too small for the architecture.
-    KeyError
-        If the architecture is unknown (the run configuration has checked it before).
+        For an unknown model, or one that cannot be built for such images or so many classes.
     """
     with torch.random.fork_rng(devices=[]):
         # The CPU's generator alone: torch.manual_seed would reseed CUDA's too, for good.
         torch.default_generator.manual_seed(torch_generator(seed, "weights").initial_seed())
-        architecture = ARCHITECTURES[spec.architecture]
-        features = architecture.features(spec.image_shape, spec.norm)
-        heads = build_heads(feature_size(features, spec), spec)
-        return ImageClassifier(features, heads, architecture.evaluation_batch)
+        return _build(spec, build_heads)
+
+
+def _build(spec: ModelSpec, build_heads: HeadBuilder) -> ImageClassifier:
+    _, model = find_model(spec.name, spec.image_shape)
+    features = model.features(spec.image_shape, spec.norm)
+    heads = build_heads(feature_size(features, spec), spec)
+    return ImageClassifier(features, heads, model.evaluation_batch)
 
 
 def feature_size(features: nn.Module, spec: ModelSpec) -> int:
@@ -158,3 +141,48 @@ def feature_size(features: nn.Module, spec: ModelSpec) -> int:
         size = int(features.eval()(torch.zeros(1, *spec.image_shape)).shape[1])
     features.train(was_training)
     return size
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What of a model a run's other values can exclude.
+
+    Attributes
+    ----------
+    feature_size : int
+        d.
+    batch_statistics : bool
+        Whether a sample's output in training depends on the rest of its batch.
+    running_statistics : bool
+        Whether its state holds statistics of the samples it was trained on.
+    smallest_batch : int
+        With how many samples it can train: 1, or 2 where a normalisation layer sees one value of
+        each channel and sample. Evaluation needs as many with ``norm="batch-local"``.
+    """
+
+    feature_size: int
+    batch_statistics: bool
+    running_statistics: bool
+    smallest_batch: int
+
+
+def model_facts(spec: ModelSpec, build_heads: HeadBuilder = single_head) -> ModelFacts:
+    """Return what is true of a model, found in milliseconds: no weight is drawn or multiplied.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be built for such images or so many classes.
+    """
+    with torch.device("meta"):
+        model = _build(spec, build_heads)
+        smallest = 1
+        try:
+            for head in model.heads.values():
+                head(model.features(torch.zeros(1, *spec.image_shape)))
+        except ValueError:  # PyTorch's batch normalisation, of a single value per channel
+            smallest = 2
+        size = feature_size(model.features, spec)
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    running = any(layer.running_mean is not None for layer in layers)
+    return ModelFacts(size, model.has_batch_statistics(), running, smallest)

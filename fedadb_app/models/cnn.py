@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from fedadb_app.models.model import Model
 from fedadb_app.models.norm import NormPolicy
 
 
@@ -20,3 +21,6 @@ def cnn_features(image_shape: tuple[int, int, int], norm: NormPolicy) -> nn.Modu
         nn.Linear(64 * (height // 4) * (width // 4), 512),
         nn.ReLU(),
     )
+
+
+MODEL = Model("CNN", "Lee et al., NeurIPS 2022 (FedNTD)", cnn_features, evaluation_batch=128)

@@ -3,6 +3,7 @@
 from torch import nn
 
 from fedadb_app.errors import ConfigError
+from fedadb_app.models.model import Model
 from fedadb_app.models.norm import NormPolicy, make_norm
 
 _SMALLEST_SIDE = 64  # below, the last map is a single pixel, and a batch of one has no statistics
@@ -36,3 +37,6 @@ def googlenet_features(image_shape: tuple[int, int, int], norm: NormPolicy) -> n
             block.bn = make_norm(norm, block.bn.num_features)
     *trunk, _dropout, _classifier = whole.children()
     return nn.Sequential(*trunk, nn.Flatten())
+
+
+MODEL = Model("InceptionV1", "Szegedy et al., CVPR 2015", googlenet_features, evaluation_batch=64)

@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from fedadb_app.models.model import Model
 from fedadb_app.models.norm import NormPolicy
 
 
@@ -27,3 +28,6 @@ def lenet_features(image_shape: tuple[int, int, int], norm: NormPolicy) -> nn.Mo
         nn.Linear(120, 84),
         nn.ReLU(),
     )
+
+
+MODEL = Model("LeNet-5", "LeCun et al., Proc. IEEE 1998", lenet_features, evaluation_batch=512)

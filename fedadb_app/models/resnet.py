@@ -1,4 +1,6 @@
-"""ResNet-18 for small images (He et al., 2016, with the lineage's stem)."""
+"""What residual networks for small images share (He et al., 2016, with the lineage's stem)."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -41,24 +43,35 @@ class BasicBlock(nn.Module):
         return F.relu(self.residual(maps) + self.shortcut(maps))
 
 
-def resnet18_features(image_shape: tuple[int, int, int], norm: NormPolicy) -> nn.Module:
-    """Return ResNet-18 up to its 512 features; 11 173 962 parameters with 10 classes in RGB.
+def residual_features(
+    channels: int, norm: NormPolicy, stages: Sequence[tuple[int, int]]
+) -> nn.Sequential:
+    """Return a residual network for small images up to its pooled features.
 
-    3x3 stem of stride 1 and no max-pooling; a 32x32 or 28x28 image ends as a 4x4 map.
+    A 3x3 stem of stride 1 without max-pooling, then the stages; each but the first halves the map.
+
+    Parameters
+    ----------
+    channels : int
+        Of an image.
+    norm : {"batch", "batch-local", "group"}
+        Normalisation layers.
+    stages : Sequence[tuple[int, int]]
+        How many channels and basic blocks each has; the last one's channels are d.
     """
-    stages: list[nn.Module] = []
-    inputs = 64
-    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        stages += [
-            BasicBlock(inputs, outputs, stride, norm),
-            BasicBlock(outputs, outputs, 1, norm),
-        ]
-        inputs = outputs
+    width = stages[0][0]
+    blocks: list[nn.Module] = []
+    inputs = width
+    for position, (outputs, count) in enumerate(stages):
+        for block in range(count):
+            stride = 2 if position > 0 and block == 0 else 1
+            blocks.append(BasicBlock(inputs, outputs, stride, norm))
+            inputs = outputs
     return nn.Sequential(
-        ChannelsLastConv(image_shape[0], 64, 3, padding=1, bias=False),
-        make_norm(norm, 64),
+        ChannelsLastConv(channels, width, 3, padding=1, bias=False),
+        make_norm(norm, width),
         nn.ReLU(),
-        *stages,
+        *blocks,
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
     )

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from fedadb_app.certificates import open_to_others
 from fedadb_app.client_context import configured_data
 from fedadb_app.data.clients import PartitionClaim, client_data, image_schema
-from fedadb_app.data.sources import cache_folder
+from fedadb_app.data.prepared import cache_folder
 from fedadb_app.errors import CredentialError, DataError, NodeError
 from fedadb_app.local_training import choose_device
 from fedadb_app.node_check.settings import NodeSettings

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from fedadb_app.data.preparation import preparation_of
+from fedadb_app.data.registry import preparation_of
 from fedadb_app.dual_branch import dynamic_beta
 from fedadb_app.report import charts
 from fedadb_app.report.charts import Line, Picture

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from fedadb_app.config import Scalar
-from fedadb_app.data.styles import STYLED
+from fedadb_app.data.datasets.styles import STYLED
 from fedadb_app.errors import ConfigError
 from fedadb_app.reproduction.study import DEVICE, SCENARIOS, SILO, Entry, Setting, Study
 

@@ -21,9 +21,9 @@ from safetensors.torch import save_file
 from fedadb_app.client_state import Ancestor
 from fedadb_app.config import RunConfig, Scalar
 from fedadb_app.data.arrays import ImageSchema
-from fedadb_app.data.clients import SampleCounts
+from fedadb_app.data.clients import SampleCounts, rule_settings
 from fedadb_app.data.partition import Partition
-from fedadb_app.data.sources import ImageDataset
+from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.local_training import Attachment
 from fedadb_app.runs.checkpoint import Checkpoint
@@ -228,15 +228,10 @@ class RunFolder:
     ) -> None:
         """Write who holds what: a row a client, the rule, the seed and the assignment's hash."""
         labels, classes = dataset.train_labels, dataset.num_classes
-        settings_of_rule: dict[str, dict[str, float]] = {
-            "dirichlet": {"alpha": config.alpha},
-            "iid": {},
-            "domain": {"classes_per_client": config.classes_per_client},
-        }
         self._identifying["clients"] = len(partition.indices)
         manifest = {
             "rule": config.partition,
-            **settings_of_rule[config.partition],
+            **rule_settings(config),
             "seed": config.seed,
             "hash": partition.hash,
             "draws": partition.draws,

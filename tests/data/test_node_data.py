@@ -22,7 +22,8 @@ from fedadb_app.data.clients import (
     partition_of,
     server_dataset,
 )
-from fedadb_app.data.sources import cache_folder, open_dataset, open_node_data
+from fedadb_app.data.prepared import cache_folder
+from fedadb_app.data.sources import open_dataset, open_node_data
 from fedadb_app.errors import ConfigError, DataError
 
 SCHEMA = ImageSchema(("cat", "dog", "eel"), (1, 28, 28))

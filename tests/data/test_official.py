@@ -27,7 +27,7 @@ from torchvision.datasets import CIFAR10, SVHN
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, client_data, partition_of, server_dataset
-from fedadb_app.data.preparation import preparation_of
+from fedadb_app.data.registry import preparation_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.models.classifier import ModelSpec, build_classifier

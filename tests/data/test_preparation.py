@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from fedadb_app.data.batches import LocalData
-from fedadb_app.data.preparation import CENTRED, PAD, preparation_of
+from fedadb_app.data.preparation import CENTRED, PAD
+from fedadb_app.data.registry import preparation_of
 
 CPU = torch.device("cpu")
 CIFAR = preparation_of("cifar10")

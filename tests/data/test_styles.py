@@ -7,8 +7,8 @@ from PIL import Image
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, client_data, partition_of, server_dataset
+from fedadb_app.data.datasets.styles import STYLED
 from fedadb_app.data.sources import open_dataset
-from fedadb_app.data.styles import STYLED
 from fedadb_app.errors import DataError
 
 CLASSES, EACH = 9, 40

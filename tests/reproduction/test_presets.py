@@ -17,8 +17,9 @@ from torchvision.datasets import CIFAR10, CIFAR100
 from fedadb_app.assignments import app_defaults
 from fedadb_app.data.clients import partition_of
 from fedadb_app.data.sources import open_dataset
-from fedadb_app.models.classifier import ARCHITECTURES, ModelSpec
+from fedadb_app.models.classifier import ModelSpec
 from fedadb_app.models.norm import make_norm
+from fedadb_app.models.registry import MODELS
 from fedadb_app.models.resnet import BasicBlock
 from fedadb_app.reproduction.presets import presets, text_of
 from strategies.registry import read_run_config
@@ -135,8 +136,8 @@ def runs_as_it_is(name):
 @pytest.fixture
 def network(monkeypatch, request):
     if not runs_as_it_is(request.node.callspec.params["name"]):
-        thin = replace(ARCHITECTURES["resnet18"], features=thin_resnet18)
-        monkeypatch.setitem(ARCHITECTURES, "resnet18", thin)
+        thin = replace(MODELS["resnet18"], features=thin_resnet18)
+        monkeypatch.setitem(MODELS.entries, "resnet18", thin)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,8 +17,7 @@ from safetensors.torch import load_file
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
-from fedadb_app.data.clients import SampleCounts
-from fedadb_app.data.partition import make_partition
+from fedadb_app.data.clients import SampleCounts, partition_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, TrainingError
 from fedadb_app.local_training import Attachment
@@ -396,9 +395,7 @@ def test_difficult_texts_and_numbers_parse_back(tmp_path):
 
 def write_partition(folder: RunFolder, config: RunConfig, clients: int = 4):
     dataset = open_dataset("digits", "")
-    partition = make_partition(
-        dataset.train_labels, clients, config.partition, config.alpha, config.seed
-    )
+    partition = partition_of(config, clients)
     folder.write_partition(partition, config, dataset)
     return partition, dataset
 
@@ -428,7 +425,7 @@ def test_the_partition_is_described(folder, config):
 )
 def test_of_a_partition_only_what_its_rule_reads_is_told(folder, config, rule, settings):
     dataset = open_dataset("digits", "")
-    partition = make_partition(dataset.train_labels, 4, "iid", 0.1, 0)
+    partition = partition_of(RunConfig(), 4)
     folder.write_partition(partition, config.model_copy(update={"partition": rule}), dataset)
     found = read_json(folder.path / "partition.json")
     keys = ("rule", "alpha", "classes_per_client")

@@ -1,5 +1,7 @@
 """Real images in four artificial domains: a stand-in for PACS where that is not at hand.
 
+They are PathMNIST's validation part, 10 004 images (PACS has 9 991), in turn in each style.
+
 The domains are drawn after PACS's (photo, art painting, cartoon, sketch): they differ in colour,
 detail and texture, each image is in one of them only. Nothing follows from them about PACS.
 """
@@ -13,10 +15,10 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from fedadb_app.data.archives import read_part
 from fedadb_app.data.arrays import held_out
+from fedadb_app.data.dataset import Dataset
+from fedadb_app.data.datasets.medmnist_flags import class_names, official_file
+from fedadb_app.data.prepared import Source, stamp_of
 from fedadb_app.errors import DataError
-
-STYLED = "pathmnist-styles"
-"""PathMNIST's validation part, 10 004 images (PACS has 9 991), in turn in each style."""
 
 
 def _photo(image: Image.Image) -> Image.Image:
@@ -37,6 +39,8 @@ def _sketch(image: Image.Image) -> Image.Image:
     """Dark outlines on white."""
     return image.convert("L").filter(ImageFilter.CONTOUR).convert("RGB")
 
+
+STYLED = "pathmnist-styles"
 
 STYLES: Sequence[Callable[[Image.Image], Image.Image]] = (_photo, _painting, _cartoon, _sketch)
 
@@ -70,3 +74,18 @@ def _drawn(
 ) -> npt.NDArray[np.uint8]:
     """Return one image, ``(3, height, width)``, in a style."""
     return np.asarray(style(Image.fromarray(image.transpose(1, 2, 0)))).transpose(2, 0, 1)
+
+
+def _locate(name: str, home: Path, download: bool) -> Source:
+    names = class_names("pathmnist")
+    path = official_file(name, "pathmnist", home, download)
+    return Source(name, stamp_of([path], names), lambda folder: write_styles(path, names, folder))
+
+
+DATASET = Dataset(
+    title="PathMNIST in four styles",
+    paper="after MedMNIST (Yang et al., Scientific Data 2023) and PACS (Li et al., ICCV 2017)",
+    locate=_locate,
+    image_shape=(3, 28, 28),
+    num_classes=9,
+)

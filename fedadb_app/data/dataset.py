@@ -1,0 +1,43 @@
+"""What the registry knows of a data set."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from fedadb_app.data.arrays import Shape
+from fedadb_app.data.preparation import CENTRED, Preparation
+from fedadb_app.data.prepared import Source
+
+Locate: TypeAlias = Callable[[str, Path, bool], Source]
+"""(name, folder of official files, whether to download) -> the images on this machine.
+
+Raises `DataError` where they are not there."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A registered data set.
+
+    Attributes
+    ----------
+    title : str
+        As papers write it.
+    paper : str
+        Authors, venue and year.
+    locate : Locate or None
+        Finds its images on this machine; None where nobody but the nodes has some.
+    image_shape : tuple[int, int, int] or None
+        Channels, height, width, where they are known before any file is opened.
+    num_classes : int or None
+        C, likewise.
+    preparation : Preparation
+        How pixels become model input, and how they are augmented.
+    """
+
+    title: str
+    paper: str
+    locate: Locate | None
+    image_shape: Shape | None = None
+    num_classes: int | None = None
+    preparation: Preparation = CENTRED

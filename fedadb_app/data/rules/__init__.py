@@ -1,0 +1,1 @@
+"""The rules by which samples are dealt to clients, a file each."""

@@ -1,0 +1,49 @@
+"""What the registry knows of a model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedadb_app.models.norm import NormPolicy
+
+
+@dataclass(frozen=True)
+class Model:
+    """A registered feature extractor.
+
+    Attributes
+    ----------
+    title : str
+        As papers write it.
+    paper : str
+        Authors, venue and year.
+    features : Callable
+        (image shape, normalisation) -> ``(B, channels, height, width)`` to ``(B, d)``. Raises
+        `ConfigError` for images it cannot take.
+    evaluation_batch : int
+        How many images to evaluate at a time; the fastest on a CPU: beyond it, feature maps leave
+        its cache (docs/performance.md).
+    """
+
+    title: str
+    paper: str
+    features: Callable[[tuple[int, int, int], NormPolicy], nn.Module]
+    evaluation_batch: int = 128
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A name that stands for another model, depending on the images.
+
+    Attributes
+    ----------
+    title, paper : str
+        As for a `Model`.
+    model_for : Callable
+        Image shape (channels, height, width) -> the name of a model.
+    """
+
+    title: str
+    paper: str
+    model_for: Callable[[tuple[int, int, int]], str]

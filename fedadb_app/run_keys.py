@@ -1,0 +1,190 @@
+"""The keys of a run configuration by subject: type, range, default and meaning."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from fedadb_app.data.registry import DATASETS, PARTITIONS
+from fedadb_app.models.norm import NormPolicy
+from fedadb_app.models.registry import MODELS
+from fedadb_app.settings import Settings
+
+
+class IdentityKeys(Settings):
+    """What a run is: its method and its seed."""
+
+    strategy: str = Field("fedadb", description="a method of the app")
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="the only source of randomness: weights, partition, client schedule, batches, "
+        "anchors",
+    )
+
+
+class DataKeys(Settings):
+    """Which images, and who holds what."""
+
+    dataset: Annotated[str, AfterValidator(DATASETS.check)] = Field(
+        "digits",
+        json_schema_extra={"allowed": DATASETS.allowed},
+        description="`digits`; `svhn`, `cifar10`, `cifar100`, `cinic10`, `pacs`, "
+        "`pathmnist-styles` ([below](#the-papers-data-sets)); a 2-D MedMNIST flag "
+        "(`pathmnist`, `organamnist`, …, also `pathmnist_64`, `_128`, `_224`); the "
+        "absolute path of an `.npz` in MedMNIST layout or of a folder of class "
+        "folders; `nodes`: nobody but the nodes has data",
+    )
+    data_dir: str = Field(
+        "",
+        description="absolute folder where official files lie, or are downloaded to once by the "
+        'server (checksum, lock); `""` = `~/.cache/fedadb`',
+    )
+    partition: Annotated[str, AfterValidator(PARTITIONS.check)] = Field(
+        "dirichlet",
+        json_schema_extra={"allowed": PARTITIONS.allowed},
+        description="who holds what; `domain` needs `pacs` or `pathmnist-styles`",
+    )
+    alpha: float = Field(
+        0.1, gt=0, description='with `partition="dirichlet"`: the smaller, the more skewed'
+    )
+    classes_per_client: int = Field(
+        2,
+        ge=1,
+        description='with `partition="domain"`: how many classes of its domain a client holds',
+    )
+    classes: str = Field(
+        "",
+        description="class names in the order of their labels, with commas; given together with "
+        "`image-shape`, each node has its own images, else a part of `dataset`",
+    )
+    image_shape: str = Field(
+        "",
+        pattern=r"^([13]x[1-9]\d*x[1-9]\d*)?$",
+        description="what all images of nodes with their own data have in common",
+        json_schema_extra={"allowed": 'channels (1 or 3), height and width, as in "3x28x28"'},
+    )
+
+
+class TrainingKeys(Settings):
+    """How many rounds, and what a client does in each."""
+
+    num_server_rounds: int = Field(20, ge=1, description="T")
+    fraction_train: float = Field(
+        1.0, gt=0, le=1, description="share of the clients drawn each round, rounded, at least one"
+    )
+    fraction_evaluate: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the clients with held-out samples that evaluate, rounded, at least "
+        "one",
+    )
+    model: Annotated[str, AfterValidator(MODELS.check)] = Field(
+        "auto",
+        json_schema_extra={"allowed": MODELS.allowed},
+        description="`googlenet` is InceptionV1, for images of 64 pixels a side or more; `auto`: "
+        "LeNet for grey images, ResNet-18 otherwise",
+    )
+    norm: NormPolicy = Field(
+        "batch",
+        description="normalisation layers, of models that have some: `batch` (running "
+        "statistics), `batch-local` (the batch's own, also in evaluation), `group`",
+    )
+    local_epochs: int = Field(5, ge=1, description="E")
+    batch_size: int = Field(128, ge=1, description="B; the last, smaller batch of an epoch is kept")
+    learning_rate: float = Field(0.01, gt=0, description="round t uses learning-rate × decay^(t−1)")
+    learning_rate_decay: float = Field(0.99, gt=0, le=1, description="per round")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD; starts empty each round")
+    weight_decay: float = Field(1e-5, ge=0, description="of SGD")
+    augment: bool = Field(
+        False,
+        description="the lineage's augmentation of local images: random horizontal flips; for "
+        "some data sets more ([below](#the-papers-data-sets))",
+    )
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$",
+        description="where to train; `auto` prefers a GPU",
+        json_schema_extra={"allowed": 'one of "auto", "cpu", "cuda", "cuda:N", "mps"'},
+    )
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="`bf16` = autocast to bfloat16")
+
+
+class OutputKeys(Settings):
+    """What is measured, and what is kept."""
+
+    evaluate: Literal["server", "clients", "both", "none"] = Field(
+        "server",
+        description="`server` (whole test set), `clients` (their held-out samples), `both` (the "
+        "clients' accuracy then stands in `diagnostics.csv`) or `none`",
+    )
+    evaluate_every: int = Field(
+        1, ge=1, description="in rounds; the last round is always evaluated"
+    )
+    output_dir: str = Field("", description='absolute folder for results; `""` = `~/fedadb-runs`')
+    run_name: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="the run's folder in it; a name that holds a run already is refused",
+        json_schema_extra={"allowed": 'a folder name of letters, digits, ".", "_" and "-"'},
+    )
+    tensorboard: bool = Field(
+        False, description="also write event files, a step per round ([below](#watching-a-run))"
+    )
+    checkpoint_every: int = Field(
+        0,
+        ge=0,
+        description="write a checkpoint after every so many rounds and after the last; `0` = never",
+    )
+    snapshot_every: int = Field(
+        0,
+        ge=0,
+        description="keep the global model after every so many rounds, for `fedadb analyse`; `0` "
+        "= the last one only",
+    )
+    resume_from: str = Field(
+        "", description="absolute folder of the run to go on with, on the SuperLink's machine"
+    )
+    client_state_dir: str = Field(
+        "",
+        description="absolute folder on each client's machine where it keeps its state between "
+        'rounds (FedDyn); `""` = in the memory of its node',
+    )
+
+
+class FederationKeys(Settings):
+    """What is expected of nodes, and of their updates."""
+
+    min_nodes: int = Field(
+        1, ge=1, description="SuperNodes to wait for before round 1 (and during a run)"
+    )
+    node_timeout: float = Field(120.0, gt=0, description="seconds to wait for nodes")
+    round_timeout: float = Field(3600.0, gt=0, description="seconds to wait for a round's replies")
+    min_success_fraction: float = Field(
+        0.5, ge=0, le=1, description="least share of a round's clients whose update must be usable"
+    )
+    max_examples: int = Field(
+        1_000_000, ge=1, description="a node that states more samples of its own is left out"
+    )
+    max_relative_update: float = Field(
+        100.0,
+        ge=0,
+        description="an update so many times as large as the model it started from is not used; "
+        '`0` = any size is (see "Claims and sizes")',
+    )
+
+
+class PrivacyKeys(Settings):
+    """Differential privacy (docs/privacy.md)."""
+
+    privacy: Literal["none", "central", "local"] = Field(
+        "none",
+        description="differential privacy: `central` (the server clips and noises the mean) or "
+        "`local` (each node its own update); [privacy.md](privacy.md)",
+    )
+    clipping_norm: float = Field(1.0, gt=0, description='C; of no effect with `privacy="none"`')
+    noise_multiplier: float = Field(
+        1.0, ge=1e-3, description='z; of no effect with `privacy="none"`'
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="the delta of `rounds.csv`'s epsilon")
