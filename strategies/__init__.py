@@ -1,1 +1,1 @@
-"""One file a paper, both halves of the method side by side; `registry` lists them."""
+"""One file per paper, both halves of the method side by side; `registry` lists them."""

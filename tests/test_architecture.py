@@ -76,6 +76,26 @@ def test_every_room_is_in_the_picture():
     assert sorted(named) == sorted({*rooms, "strategies"})
 
 
+def test_the_names_in_a_round_are_those_of_the_code():
+    """Classes, functions and methods in the page's second code block."""
+    block = PAGE.read_text().partition("## A round\n")[2].partition("```\n")[2].partition("```")[0]
+    named = set(re.findall(r"\b(?:[A-Z]\w+\.\w+|[a-z]+_[a-z_]+)\b(?!\.csv)", block)) - {
+        "client_app"
+    }
+    assert len(named) > 8
+    code = [REPOSITORY / "client_app.py"]
+    code += [path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py")]
+    defined = set()
+    for path in code:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                defined.add(node.name)
+            if isinstance(node, ast.ClassDef):
+                methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+                defined |= {f"{node.name}.{method.name}" for method in methods}
+    assert named <= defined, named - defined
+
+
 def test_the_tables_are_the_modules():
     text = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
     assert text.strip() == tables().strip(), "run: python tests/test_architecture.py"
