@@ -1,0 +1,21 @@
+"""What the contract's runs share: every method, the model with BatchNorm, quick rounds."""
+
+from typing import Any
+
+import pytest
+
+from strategies.registry import METHODS
+
+every_method = pytest.mark.parametrize("name", list(METHODS))
+
+SMALL_RESNET = "resnet18"
+"""The model with BatchNorm. The promises are about its layers, not about its width."""
+
+QUICK: dict[str, Any] = {
+    "device": "cpu",
+    "num-server-rounds": 2,
+    "local-epochs": 1,
+    "batch-size": 16,
+    "learning-rate": 0.05,
+    "fedadb.anchor-steps": 3,
+}
