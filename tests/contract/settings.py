@@ -8,8 +8,8 @@ from strategies.registry import METHODS
 
 every_method = pytest.mark.parametrize("name", list(METHODS))
 
-SMALL_RESNET = "resnet18"
-"""The model with BatchNorm. The promises are about its layers, not about its width."""
+SMALL_RESNET = "resnet8"
+"""A model with BatchNorm and shortcuts. The promises are about its layers, not about its width."""
 
 QUICK: dict[str, Any] = {
     "device": "cpu",

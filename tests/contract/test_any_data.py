@@ -29,6 +29,13 @@ def test_works_with_normalisation_layers(finished, name, norm):
     assert_trained(finished(name, clients=1, model=SMALL_RESNET, norm=norm))
 
 
+@pytest.mark.slow
+@every_method
+def test_works_with_the_network_of_the_paper(finished, name):
+    f = finished(name, clients=1, model="resnet18", num_server_rounds=1, batch_size=64)
+    assert_trained(f, rounds=1)
+
+
 @every_method
 def test_works_with_a_client_of_one_class(finished, colour_images, name):
     f = finished(name, alpha=1e-3)
