@@ -1,55 +1,30 @@
 """The local SGD loop against one written by hand."""
 
-import copy
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from training_cases import (
+    CLASSES,
+    SMALL,
+    TINY,
+    identical,
+    lenet,
+    linear,
+    local_data,
+    state_of,
+    task,
+)
 
-from fedadb_app.config import RunConfig, Settings
-from fedadb_app.data.batches import Batch, LocalData
-from fedadb_app.errors import ConfigError
+from fedadb_app.config import Settings
+from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import (
     LocalTask,
     Trainer,
-    choose_device,
-    frozen_copy,
-    perturbed,
 )
-from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
-
-CPU = torch.device("cpu")
-CLASSES = 3
-TINY, SMALL = (1, 2, 2), (1, 16, 16)
-
-
-def local_data(samples: int, shape: tuple[int, int, int] = TINY) -> LocalData:
-    rng = np.random.default_rng(samples)
-    images = rng.integers(0, 256, (samples, *shape), dtype=np.uint8)
-    labels = rng.integers(0, CLASSES, samples, dtype=np.int64)
-    return LocalData.from_arrays(images, labels, np.arange(samples), CLASSES, CPU)
-
-
-def linear() -> ImageClassifier:
-    torch.manual_seed(4)
-    return ImageClassifier(nn.Flatten(), {"head": nn.Linear(4, CLASSES)})
-
-
-def lenet() -> ImageClassifier:
-    return build_classifier(ModelSpec("lenet", "batch", SMALL, CLASSES), seed=1)
-
-
-def task(
-    data: LocalData,
-    server_round: int = 1,
-    learning_rate: float = 0.1,
-    client: int = 0,
-    **values: float | int | str,
-) -> LocalTask:
-    return LocalTask(client, server_round, 10, learning_rate, RunConfig(**values), data)
+from fedadb_app.models.classifier import ImageClassifier
 
 
 class Recorder(Trainer[Settings]):
@@ -66,14 +41,6 @@ class Recorder(Trainer[Settings]):
         self.batches.append(batch)
         self.losses.append(float(found.detach()))
         return found
-
-
-def state_of(model: ImageClassifier) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def identical(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
 def sgd_by_hand(
@@ -231,91 +198,3 @@ def test_begin_sees_the_global_model_and_finish_the_trained_one():
     assert not identical(trainer.last, before)
     assert metrics["own"] == 2.5
     assert set(metrics) == {"own", "train-loss"}
-
-
-# --- precision ------------------------------------------------------------------------------
-
-
-def test_bf16_computes_in_bfloat16_and_keeps_float32_weights():
-    data = local_data(24, SMALL)
-    settings = {"local_epochs": 2, "batch_size": 8}
-    runs = {}
-    for precision in ("fp32", "bf16"):
-        model = lenet()
-        seen: list[torch.dtype] = []
-        model.heads["head"].register_forward_hook(lambda *args, s=seen: s.append(args[2].dtype))
-        metrics = Trainer(model, task(data, precision=precision, **settings), Settings()).train()
-        runs[precision] = metrics["train-loss"]
-        assert set(seen) == {torch.float32 if precision == "fp32" else torch.bfloat16}
-        assert all(p.dtype == torch.float32 for p in model.parameters())
-        assert all(torch.isfinite(p).all() for p in model.parameters())
-    assert math.isfinite(runs["bf16"])
-    assert runs["bf16"] == pytest.approx(runs["fp32"], abs=0.02)
-    assert runs["bf16"] != runs["fp32"]
-
-
-# --- random numbers -------------------------------------------------------------------------
-
-
-def test_generators_differ_across_clients_rounds_streams_and_seeds():
-    tasks = [
-        task(local_data(3), server_round, client=client, seed=seed)
-        for seed in (0, 1)
-        for client in (0, 1, 2, 2**63 + 1)
-        for server_round in (1, 2, 3)
-    ]
-    draws = {
-        int(torch.randint(2**62, (), generator=one.generator(stream)))
-        for one in tasks
-        for stream in ("batches", "agb")
-    }
-    assert len(draws) == 2 * 4 * 3 * 2
-
-
-def test_a_generator_starts_afresh_each_time_it_is_asked_for():
-    one = task(local_data(3), 4, client=2)
-    first = torch.rand(8, generator=one.generator("batches"))
-    assert torch.equal(first, torch.rand(8, generator=one.generator("batches")))
-    assert one.generator("batches").device == CPU
-
-
-# --- teachers and two-pass steps ------------------------------------------------------------
-
-
-def test_a_frozen_copy_is_a_teacher_that_does_not_move():
-    model = linear().train()
-    teacher = frozen_copy(model)
-    before = state_of(teacher)
-    assert identical(before, model.state_dict())
-    assert model.training
-    assert not any(m.training for m in teacher.modules())
-    assert not any(p.requires_grad for p in teacher.parameters())
-    assert all(p.requires_grad for p in model.parameters())
-    Trainer(model, task(local_data(9)), Settings()).train()
-    assert identical(teacher.state_dict(), before)
-
-
-def test_perturbed_parameters_come_back_bitwise():
-    model = linear()
-    parameters = list(model.parameters())
-    before = copy.deepcopy(parameters)
-    offsets = [torch.full_like(p, 1e6 / 3) for p in parameters]  # not undone by subtracting
-    with perturbed(parameters, offsets):
-        for now, then in zip(parameters, before, strict=True):
-            assert torch.equal(now, then + 1e6 / 3)
-    assert all(torch.equal(now, then) for now, then in zip(parameters, before, strict=True))
-
-    with pytest.raises(ZeroDivisionError), perturbed(parameters, offsets):
-        raise ZeroDivisionError
-    assert all(torch.equal(now, then) for now, then in zip(parameters, before, strict=True))
-    assert all(p.grad is None for p in parameters)
-
-
-# --- devices --------------------------------------------------------------------------------
-
-
-def test_devices():
-    assert choose_device("cpu") == CPU
-    assert choose_device("auto").type in {"cpu", "cuda", "mps"}
-    with pytest.raises(ConfigError, match='device="cuda:99" is not available'):
-        choose_device("cuda:99")
