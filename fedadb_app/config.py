@@ -128,9 +128,9 @@ def parse_run_config(
     """
     shared: dict[str, Scalar] = {}
     own: dict[str, dict[str, Scalar]] = {name: {} for name in tables}
-    known = set(RunConfig.described())
+    known = set(RunConfig.defaults())
     for name, table in tables.items():
-        known |= {f"{name}.{key}" for key in table.described()}
+        known |= {f"{name}.{key}" for key in table.defaults()}
     for key, value in values.items():
         if key not in known:
             raise ConfigError(f'unknown key "{key}" in the run configuration{nearest(key, known)}')

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedadb_app.errors import ConfigError
 
@@ -71,6 +71,13 @@ class Registry(Mapping[str, T]):
         """Which names there are, in words."""
         listed = ", ".join(f'"{name}"' for name in self)
         return f"one of {listed}{''.join(f', or {family.form}' for family in self.families)}"
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The names, for the JSON schema of a key: all there are, or examples and words."""
+        if not self.families:
+            return {"enum": list(self)}
+        return {"examples": list(self), "allowed": self.allowed}
 
     def find(self, name: str) -> T:
         """Return a name's entry.

@@ -28,12 +28,9 @@ class DataKeys(Settings):
 
     dataset: Annotated[str, AfterValidator(DATASETS.check)] = Field(
         "digits",
-        json_schema_extra={"allowed": DATASETS.allowed},
-        description="`digits`; `svhn`, `cifar10`, `cifar100`, `cinic10`, `pacs`, "
-        "`pathmnist-styles` ([below](#the-papers-data-sets)); a 2-D MedMNIST flag "
-        "(`pathmnist`, `organamnist`, …, also `pathmnist_64`, `_128`, `_224`); the "
-        "absolute path of an `.npz` in MedMNIST layout or of a folder of class "
-        "folders; `nodes`: nobody but the nodes has data",
+        json_schema_extra=DATASETS.json_schema,
+        description="which images ([below](#the-papers-data-sets)); `nodes`: nobody but the nodes "
+        "has data",
     )
     data_dir: str = Field(
         "",
@@ -42,7 +39,7 @@ class DataKeys(Settings):
     )
     partition: Annotated[str, AfterValidator(PARTITIONS.check)] = Field(
         "dirichlet",
-        json_schema_extra={"allowed": PARTITIONS.allowed},
+        json_schema_extra=PARTITIONS.json_schema,
         description="who holds what; `domain` needs `pacs` or `pathmnist-styles`",
     )
     alpha: float = Field(
@@ -82,7 +79,7 @@ class TrainingKeys(Settings):
     )
     model: Annotated[str, AfterValidator(MODELS.check)] = Field(
         "auto",
-        json_schema_extra={"allowed": MODELS.allowed},
+        json_schema_extra=MODELS.json_schema,
         description="`googlenet` is InceptionV1, for images of 64 pixels a side or more; `auto`: "
         "LeNet for grey images, ResNet-18 otherwise",
     )

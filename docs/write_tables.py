@@ -1,0 +1,92 @@
+"""Write the tables of keys in run.md and compare.md, and the schema that an editor reads.
+
+    python docs/write_tables.py
+
+What a key means, its default and what it may be stand in one place: the classes of
+fedadb_app/run_keys.py and of each method (tests/test_tables_of_keys.py holds the files equal).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedadb_app.config import RunConfig, Scalar
+from fedadb_app.settings import allowed
+from strategies.registry import METHODS
+
+ROOT = Path(__file__).resolve().parents[1]
+BASELINES = [name for name in METHODS if name != "fedadb" and METHODS[name].params.defaults()]
+
+
+def shared() -> dict[str, dict[str, Any]]:
+    """Return the shared keys; the configuration itself knows no method by name."""
+    keys = RunConfig.described()
+    keys["strategy"]["enum"] = list(METHODS)
+    return keys
+
+
+def table(*tables: tuple[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """Return a Markdown table of keys, each with its table's name and a dot before it."""
+    rows = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    for name, keys in tables:
+        for key, schema in keys.items():
+            default = f"`{_toml(schema['default'])}`"
+            cells = (f"`{name}{key}`", default, allowed(schema), schema["description"])
+            rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(rows)
+
+
+def _toml(value: Scalar) -> str:
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
+
+
+def tables() -> dict[str, str]:
+    """Return the tables by the name that stands in their mark."""
+    own = {name: METHODS[name].params.described() for name in METHODS}
+    return {
+        "shared keys": table(("", shared()), ("fedadb.", own["fedadb"])),
+        "keys of the baselines": table(*((f"{name}.", own[name]) for name in BASELINES)),
+    }
+
+
+def with_tables(page: str) -> str:
+    """Return a page with each table between its marks as it should be."""
+    for name, text in tables().items():
+        opening, closing = f"<!-- {name}: docs/write_tables.py -->\n", "\n<!-- end -->"
+        page = re.sub(
+            f"(?<={re.escape(opening)}).*?(?={re.escape(closing)})",
+            lambda _, text=text: text,
+            page,
+            flags=re.DOTALL,
+        )
+    return page
+
+
+def editor_schema() -> Mapping[str, Any]:
+    """Return the JSON schema of a file of run-configuration values, methods' tables included."""
+    schema = RunConfig.model_json_schema()
+    own = {name: METHODS[name].params.model_json_schema() for name in (*BASELINES, "fedadb")}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "properties": shared() | own,
+    }
+
+
+def files() -> dict[Path, str]:
+    """Return path -> content of everything that is written here."""
+    pages = [ROOT / "docs" / "run.md", ROOT / "docs" / "compare.md"]
+    schema = json.dumps(editor_schema(), indent=1, ensure_ascii=False) + "\n"
+    return {page: with_tables(page.read_text()) for page in pages} | {
+        ROOT / "configs" / "schema.json": schema
+    }
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
