@@ -1,76 +1,65 @@
-"""docs/add-a-method.md, executed as it stands: FedProx in one file and one line."""
+"""docs/add-a-method.md, done as it says in a copy of the checkout: FedProx, and its tests there."""
 
-import importlib.util
+import os
 import re
+import shutil
+import subprocess
 import sys
-import tomllib
+from pathlib import Path
 
 import pytest
-from helpers import REPOSITORY, identical, make_federation
-
-import strategies.registry
-from fedadb_app.config import parse_run_config
-from fedadb_app.errors import ConfigError
+from helpers import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "add-a-method.md").read_text()
+COPIED = ("fedadb_app", "strategies", "tests", "docs", "README.md", "pyproject.toml")
+REGISTRY = "defaults or unknown or strategy or result"
+"""A word in the names of those tests of these files that go through the registry."""
+APPS = ("client_app.py", "server_app.py")
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-@pytest.fixture
-def fedprox(tmp_path, monkeypatch):
-    """Write the page's file, import it as the registry would, and add the page's line."""
-    source, line = blocks("python")
-    path = tmp_path / "fedprox.py"
-    path.write_text(source)
-    spec = importlib.util.spec_from_file_location("strategies.fedprox", path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "strategies.fedprox", module)
-    spec.loader.exec_module(module)
-    added = eval("{" + line + "}", {"fedprox": module})
-    for owner in (strategies.registry, sys.modules["client_app"]):
-        monkeypatch.setattr(owner, "METHODS", {**strategies.registry.METHODS, **added})
-    return module
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A copy of the checkout with the page's method."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in (*COPIED, *APPS):
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy / name)
+    method, imported, line, own_test = blocks("python")
+    (table,) = blocks("toml")
+    (copy / "strategies" / "fedprox.py").write_text(method)
+    (copy / "tests" / "strategies" / "test_fedprox.py").write_text(own_test)
+    registry = copy / "strategies" / "registry.py"
+    text = registry.read_text()
+    for after, added in (("from collections.abc", imported), ('    "fedavg":', line)):
+        assert text.count(f"\n{after}") == 1
+        text = text.replace(f"\n{after}", f"\n{added}{after}")
+    registry.write_text(text)
+    with (copy / "pyproject.toml").open("a") as file:
+        file.write("\n" + table)
+    return copy
 
 
-def run(tmp_path, name, **values):
-    settings = {
-        "strategy": name,
-        "output-dir": str(tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"),
-        "num-server-rounds": 2,
-        "local-epochs": 1,
-        "learning-rate": 0.05,
-        **values,
-    }
-    federation = make_federation(settings)
-    before = {n: t.clone() for n, t in federation.strategy.global_model.items()}
-    federation.run()
-    return before, federation.strategy.global_model
+def passes(checkout: Path, *tests: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(
+        command, cwd=checkout, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert re.search(r"[1-9]\d* passed", done.stdout), done.stdout[-2000:]
 
 
-def test_mu_zero_is_fedavg(fedprox, tmp_path):
-    _, prox = run(tmp_path, "fedprox", **{"fedprox.mu": 0.0})
-    _, avg = run(tmp_path, "fedavg")
-    assert identical(prox, avg)
+def test_its_own_test_and_the_contract_suite_pass(checkout):
+    passes(checkout, "tests/strategies/test_fedprox.py", "tests/contract", "-k", "fedprox")
 
 
-def test_a_large_mu_holds_the_model_where_it_was(fedprox, tmp_path):
-    def moved(mu):
-        before, after = run(tmp_path, "fedprox", **{"fedprox.mu": mu})
-        return sum(float((after[n] - before[n]).square().sum()) for n in before)
-
-    assert moved(10.0) < 0.25 * moved(0.0)
-
-
-def test_its_values_are_checked_like_any_others(fedprox):
-    tables = {name: m.params for name, m in strategies.registry.METHODS.items()}
-    with pytest.raises(ConfigError, match=r"fedprox\.mu=-1"):
-        parse_run_config({"fedprox.mu": -1}, tables)
-
-
-def test_the_table_on_the_page_holds_the_defaults(fedprox):
-    (text,) = blocks("toml")
-    table = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]["fedprox"]
-    assert table == fedprox.FedProxParams.defaults()
+def test_nothing_else_has_to_know_it(checkout):
+    """Its table is found, and the paper's list of methods need not be the registry."""
+    passes(checkout, "tests/test_config.py", "tests/reproduction/test_studies.py", "-k", REGISTRY)

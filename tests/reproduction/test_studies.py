@@ -33,7 +33,7 @@ def runs(study):
 
 def test_every_table_and_figure_with_a_result():
     assert set(STUDIES) == {f"table{n}" for n in range(1, 7)} | {f"figure{n}" for n in range(2, 10)}
-    assert set(METHODS) == set(REGISTRY)
+    assert set(METHODS) <= set(REGISTRY)  # the paper's, of all there are
 
 
 @pytest.mark.parametrize("study", ALL, ids=names)
