@@ -1,11 +1,13 @@
-"""Write the tables of keys in run.md and compare.md, and the schema that an editor reads.
+"""Write the tables of keys and modules in these pages, and the schema that an editor reads.
 
     python docs/write_tables.py
 
 What a key means, its default and what it may be stand in one place: the classes of
-fedadb_app/run_keys.py and of each method (tests/test_tables_of_keys.py holds the files equal).
+fedadb_app/run_keys.py and of each method; what a module is for, in the first paragraph of its
+docstring. tests/test_tables_of_keys.py holds the files equal.
 """
 
+import ast
 import json
 import re
 from collections.abc import Mapping
@@ -44,12 +46,33 @@ def _toml(value: Scalar) -> str:
     return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
 
 
+def modules() -> str:
+    """Return each package as a section with a table of its modules, alphabetically."""
+    sections = []
+    for room in ("fedadb_app", "strategies"):
+        for package in sorted(path.parent for path in (ROOT / room).rglob("__init__.py")):
+            files = sorted(path for path in package.glob("*.py") if path.stem != "__init__")
+            rows = [f"| `{path.name}` | {_first_paragraph(path)} |" for path in files]
+            sections += [
+                f"### {package.relative_to(ROOT).as_posix()}/",
+                _first_paragraph(package / "__init__.py"),
+                "\n".join(["| module | what it is for |", "|---|---|", *rows]),
+            ]
+    return "\n\n".join(sections)
+
+
+def _first_paragraph(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(text.partition("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
+
+
 def tables() -> dict[str, str]:
     """Return the tables by the name that stands in their mark."""
     own = {name: METHODS[name].params.described() for name in METHODS}
     return {
         "shared keys": table(("", shared()), ("fedadb.", own["fedadb"])),
         "keys of the baselines": table(*((f"{name}.", own[name]) for name in BASELINES)),
+        "modules": modules(),
     }
 
 
@@ -79,7 +102,7 @@ def editor_schema() -> Mapping[str, Any]:
 
 def files() -> dict[Path, str]:
     """Return path -> content of everything that is written here."""
-    pages = [ROOT / "docs" / "run.md", ROOT / "docs" / "compare.md"]
+    pages = [ROOT / "docs" / name for name in ("run.md", "compare.md", "architecture.md")]
     schema = json.dumps(editor_schema(), indent=1, ensure_ascii=False) + "\n"
     return {page: with_tables(page.read_text()) for page in pages} | {
         ROOT / "configs" / "schema.json": schema
