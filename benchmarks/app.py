@@ -21,7 +21,7 @@ import psutil
 
 from fedadb_app.config import Scalar
 from fedadb_app.flower_run import FlowerRun, Simulation
-from fedadb_app.runs.writer import RoundRecord
+from fedadb_app.runs.record import RoundRecord
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SECONDS = [name for name in RoundRecord.header() if name.startswith("seconds_")]

@@ -77,7 +77,7 @@ class StateFolder:
 
         Raises
         ------
-        CheckpointError
+        StorageError
             If the disk does not take it.
         """
         write_tensors(self._folder(self._run_id) / f"round-{server_round}.safetensors", state)

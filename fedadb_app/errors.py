@@ -22,7 +22,11 @@ class CredentialError(FedADBError):
 
 
 class CheckpointError(FedADBError):
-    """A checkpoint or a client's state is damaged, does not fit, or cannot be written."""
+    """A checkpoint or a client's state is damaged, or does not fit."""
+
+
+class StorageError(FedADBError):
+    """The disk does not take what the app has to write."""
 
 
 class TrainingError(FedADBError):

@@ -19,7 +19,7 @@ from typing import Any
 from fedadb_app.assignments import app_defaults, as_assignments
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
-from fedadb_app.runs.reader import read_summary
+from fedadb_app.runs.summary import read_summary
 from strategies.fit import refuse_misfit
 from strategies.registry import read_run_config
 

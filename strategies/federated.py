@@ -21,7 +21,7 @@ from fedadb_app.local_training import Attachment
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.process import release_freed_memory
 from fedadb_app.runs.checkpoint import Checkpoint
-from fedadb_app.runs.writer import RoundRecord
+from fedadb_app.runs.record import RoundRecord
 from strategies.dispatch import largest_first
 from strategies.evaluation import ask_evaluators, evaluate_on_server, gather_evaluations
 from strategies.participants import Clients

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 
 from fedadb_app.models.classifier import StateDict
-from fedadb_app.runs.writer import RoundRecord
+from fedadb_app.runs.record import RoundRecord
 from strategies.server import Broadcast, RoundInputs, ServerUpdate
 
 

@@ -16,8 +16,9 @@ from flwr.app import Message
 import server_app
 from fedadb_app import messages
 from fedadb_app.data.clients import image_schema, partition_of, server_dataset
-from fedadb_app.runs.reader import accuracy_summary
-from fedadb_app.runs.writer import RoundRecord, RunFolder
+from fedadb_app.runs.record import RoundRecord
+from fedadb_app.runs.summary import accuracy_summary
+from fedadb_app.runs.writer import RunFolder
 from strategies.federated import FederatedStrategy
 from strategies.fit import fitting_model
 from strategies.registry import read_run_config

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from fedadb_app.cli import progress as progress_module
 from fedadb_app.cli.main import main
 from fedadb_app.errors import DataError
-from fedadb_app.runs.reader import read_accuracies
+from fedadb_app.runs.tables import read_accuracies
 
 runner = CliRunner()
 

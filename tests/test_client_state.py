@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedadb_app.client_state import Ancestor, StateFolder
-from fedadb_app.errors import CheckpointError
+from fedadb_app.errors import CheckpointError, StorageError
 from fedadb_app.runs import atomic
 
 
@@ -77,9 +77,7 @@ def test_a_damaged_state_is_refused_by_its_name(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(
-        CheckpointError, match=r"round-1\.safetensors cannot be written \(Not a dir"
-    ):
+    with pytest.raises(StorageError, match=r"round-1\.safetensors cannot be written \(Not a dir"):
         folder(tmp_path / "file").write(1, state(1))
 
 

@@ -12,7 +12,7 @@ from fedadb_app import flower_run
 from fedadb_app.assignments import as_assignments, flatten, parse_assignments
 from fedadb_app.errors import ConfigError
 from fedadb_app.flower_run import FlowerError, FlowerRun, Simulation
-from fedadb_app.runs.reader import read_summary
+from fedadb_app.runs.summary import read_summary
 
 
 def test_assignments_are_parsed_as_toml_values():

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import server_app
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, NodeError, TrainingError
-from fedadb_app.runs.writer import RoundRecord
+from fedadb_app.runs.record import RoundRecord
 from strategies.registry import METHODS
 
 

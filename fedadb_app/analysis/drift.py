@@ -11,7 +11,8 @@ from matplotlib.lines import Line2D
 
 from fedadb_app.analysis.style import add_legend, colours
 from fedadb_app.errors import DataError
-from fedadb_app.runs.reader import diagnostic, read, read_diagnostics
+from fedadb_app.runs.tables import diagnostic, read_diagnostics
+from fedadb_app.runs.text_files import read
 
 _TITLES = {
     "update_norm": "norm of the mean update",

@@ -7,8 +7,6 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, anchors_of_round
 from fedadb_app.config import RunConfig
@@ -27,12 +25,10 @@ from fedadb_app.models.classifier import (
     build_classifier,
 )
 from fedadb_app.runs.checkpoint import Checkpoint
-from fedadb_app.runs.reader import (
-    read,
-    read_summary,
-    read_table,
-    snapshots,
-)
+from fedadb_app.runs.reader import read_kept, snapshots
+from fedadb_app.runs.summary import read_summary
+from fedadb_app.runs.tables import read_table
+from fedadb_app.runs.text_files import read
 
 _Kept = tuple[int, Callable[[], StateDict]]
 """A round, and how to read the global model after it."""
@@ -112,7 +108,7 @@ class SavedRun:
 
     def _snapshots(self) -> Iterator[_Kept]:
         for server_round, kept in snapshots(self.folder).items():
-            yield server_round, partial(_load, kept / "model.safetensors")
+            yield server_round, partial(read_kept, kept / "model.safetensors")
 
     def _checkpoint(self) -> Iterator[_Kept]:
         if Checkpoint.path(self.folder).exists():
@@ -129,7 +125,7 @@ class SavedRun:
                     f"{path}: of which round it is cannot be told, because rounds.csv is not there "
                     f"or cut off"
                 )
-            yield rounds, partial(_load, path)
+            yield rounds, partial(read_kept, path)
 
     @cached_property
     def dataset(self) -> ImageDataset:
@@ -206,10 +202,3 @@ class SavedRun:
             self.config.seed,
             server_round + 1,
         )
-
-
-def _load(path: Path) -> StateDict:
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path} is damaged or cannot be read: {error}") from error

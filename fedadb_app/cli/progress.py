@@ -12,7 +12,8 @@ from fedadb_app.comparison.folder import is_complete
 from fedadb_app.comparison.grid import Cell, Grid
 from fedadb_app.comparison.running import Outcome, run_comparison
 from fedadb_app.flower_run import FlowerRun
-from fedadb_app.runs.reader import accuracy_summary, read_accuracies, read_summary
+from fedadb_app.runs.summary import accuracy_summary, read_summary
+from fedadb_app.runs.tables import read_accuracies
 
 _COLUMNS = (  # on a narrow screen the name and the bar give way
     TextColumn("{task.description}", table_column=Column(ratio=2, no_wrap=True)),

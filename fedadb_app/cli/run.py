@@ -19,7 +19,7 @@ from fedadb_app.cli.common import (
 )
 from fedadb_app.cli.progress import progress_bars, watch
 from fedadb_app.flower_run import FlowerRun, Simulation, checked_values
-from fedadb_app.runs.reader import read_summary
+from fedadb_app.runs.summary import read_summary
 
 
 def run(

@@ -11,7 +11,9 @@ from fedadb_app.comparison.grid import Cell, Grid
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.checkpoint import MAY_DIFFER
-from fedadb_app.runs.reader import read, read_configuration, read_summary
+from fedadb_app.runs.reader import read_configuration
+from fedadb_app.runs.summary import read_summary
+from fedadb_app.runs.text_files import read
 
 
 def open_folder(folder: Path, grid: Grid) -> FileLock:

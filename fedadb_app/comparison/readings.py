@@ -10,7 +10,8 @@ import numpy.typing as npt
 from fedadb_app.analysis.convergence import Curve, forgetting
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.errors import DataError
-from fedadb_app.runs.reader import SECONDS, RunFiles, read_files
+from fedadb_app.runs.reader import RunFiles, read_files
+from fedadb_app.runs.tables import SECONDS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fedadb_app.comparison.readings import Reading, read_run
 from fedadb_app.comparison.tables import write_csv, write_markdown
 from fedadb_app.errors import DataError
 from fedadb_app.flower_run import FlowerError, FlowerRun
-from fedadb_app.runs.reader import read_summary
+from fedadb_app.runs.summary import read_summary
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from fedadb_app.errors import DataError
+from fedadb_app.errors import DataError, StorageError
+from fedadb_app.runs.atomic import move
 
 
 def need_files(
@@ -37,8 +38,8 @@ def _fetch_once(name: str, home: Path, files: list[Path], fetch: Callable[[Path]
                 fetch(Path(scratch))
                 for file in files:
                     file.parent.mkdir(exist_ok=True)
-                    os.replace(Path(scratch) / file.relative_to(home), file)
-    except (OSError, RuntimeError, http.client.HTTPException) as error:
+                    move(Path(scratch) / file.relative_to(home), file)
+    except (OSError, RuntimeError, http.client.HTTPException, StorageError) as error:
         raise DataError(
             f'dataset="{name}": downloading it to {os.path.commonpath(files)} failed ({error}); '
             f"put its files there by hand or set data-dir to the folder that holds them"

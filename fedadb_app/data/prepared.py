@@ -8,7 +8,6 @@ afterwards a worker only maps them. Pixels stay uint8, channels first; labels ar
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from filelock import FileLock
 
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.errors import DataError
+from fedadb_app.runs.atomic import move
 
 _FORMAT = 1  # raise when the prepared files change, so that old caches are not read
 
@@ -154,7 +154,6 @@ def _prepare(source: Source, folder: Path) -> None:
                 if len(class_names) < 2:
                     raise DataError(f"{source.label} has one class only; at least two are needed")
                 (ready / "meta.json").write_text(json.dumps({"class_names": class_names}))
-                shutil.rmtree(folder, ignore_errors=True)
-                os.replace(ready, folder)  # readers, who take no lock, see all of it or nothing
+                move(ready, folder)  # readers, who take no lock, see all of it or nothing
     except OSError as error:
         raise DataError(f"cannot prepare the data in {folder}: {error}") from error

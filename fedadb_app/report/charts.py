@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedadb_app.analysis.convergence import SMOOTHING, smooth
 from fedadb_app.analysis.style import NAMED, shortened
-from fedadb_app.runs.reader import Floats
+from fedadb_app.runs.tables import Floats
 
 # Colours that stand for the page's own (page.html.j2), which differ between light and dark.
 INK, MUTED, GRID, OTHERS = "#010203", "#010204", "#010205", "#010206"

@@ -17,15 +17,10 @@ from fedadb_app.report import charts
 from fedadb_app.report.charts import Line, Picture
 from fedadb_app.report.page import Page, Section, shown
 from fedadb_app.report.run_page import anchor_sections, heat_map, holdings
-from fedadb_app.runs.reader import (
-    RunFiles,
-    Table,
-    numbers_as_text,
-    read,
-    read_files,
-    read_or_note,
-    read_table,
-)
+from fedadb_app.runs.reader import RunFiles, read_files
+from fedadb_app.runs.summary import numbers_as_text
+from fedadb_app.runs.tables import Table, read_table
+from fedadb_app.runs.text_files import read, read_or_note
 from strategies.registry import METHODS, method_title
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fedadb_app.report.charts import Picture
-from fedadb_app.runs.reader import Table
+from fedadb_app.runs.tables import Table
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from fedadb_app.dual_branch import dynamic_beta
 from fedadb_app.report import charts
 from fedadb_app.report.charts import Line, Picture
 from fedadb_app.report.page import AnchorImage, Page, Section, shown
-from fedadb_app.runs.reader import RunFiles, Table, read_files
+from fedadb_app.runs.reader import RunFiles, read_files
+from fedadb_app.runs.tables import Table
 from strategies.registry import method_title
 
 _SHOWN_ROUNDS = 6  # whose anchors are shown

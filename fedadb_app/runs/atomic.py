@@ -1,12 +1,14 @@
-"""Tensors in one file that is whole or not there at all, for a later session or another machine.
+"""A file or folder that is whole or not there at all, for a later session or another machine.
 
-A file is written under a temporary name, flushed to the disk and then renamed, so that a crash at
-any instant leaves the file as it was before or as it is after. It is a safetensors file; its
-header also holds a text and a checksum over everything. No pickle: reading runs no code.
+Whatever the app replaces goes this way: written beside its place, flushed to the disk and then
+renamed, so that a crash at any instant leaves what was there before or what is there after.
+Tensors are a safetensors file whose header also holds a text and a checksum over everything. No
+pickle: reading runs no code.
 """
 
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,21 +16,9 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedadb_app.errors import CheckpointError
+from fedadb_app.errors import CheckpointError, StorageError
 
 _TEXT, _CHECKSUM = "text", "sha256"
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], text: str = "") -> None:
-    """Replace a file, durably, by one with these tensors and this text.
-
-    Raises
-    ------
-    CheckpointError
-        If the disk does not take it; the file is then as it was.
-    """
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    replace(path, save(plain, {_TEXT: text, _CHECKSUM: _checksum(plain, text)}))
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -36,7 +26,7 @@ def replace(path: Path, content: bytes) -> None:
 
     Raises
     ------
-    CheckpointError
+    StorageError
         If the disk does not take it; the file is then as it was.
     """
     temporary = path.with_name(f"{path.name}.tmp")
@@ -44,15 +34,78 @@ def replace(path: Path, content: bytes) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        if os.name != "nt":  # the new name, too, must outlive a power failure
-            folder = os.open(path.parent, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be written ({error.strerror})") from error
+        raise _unwritten(path, error) from error
+    move(temporary, path)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to the end of a file, at once visible to its readers; `sync` makes it durable.
+
+    A crash may leave the first part of it: readers leave out a line that has no end.
+
+    Raises
+    ------
+    StorageError
+        If the disk does not take it.
+    """
+    try:
+        with path.open("ab") as file:
+            file.write(content)
+    except OSError as error:
+        raise _unwritten(path, error) from error
+
+
+def move(ready: Path, target: Path) -> None:
+    """Put a finished file or folder of the same file system, durably, into the place of another.
+
+    A folder that is in the way is removed first; the place of a file is never empty.
+
+    Raises
+    ------
+    StorageError
+        If the disk does not take it.
+    """
+    try:
+        for path in ready.rglob("*") if ready.is_dir() else ():
+            sync(path)
+        sync(ready)
+        if target.is_dir():
+            shutil.rmtree(target)
+        ready.replace(target)
+        sync(target.parent)  # the new name, too, must outlive a power failure
+    except OSError as error:
+        raise _unwritten(target, error) from error
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has what was written to a file, or the names in a folder."""
+    if os.name == "nt" and path.is_dir():  # there a folder cannot be opened
+        return
+    number = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _unwritten(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{path} cannot be written ({error.strerror or error})")
+
+
+# --- tensors --------------------------------------------------------------------------------
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], text: str = "") -> None:
+    """Replace a file, durably, by one with these tensors and this text.
+
+    Raises
+    ------
+    StorageError
+        If the disk does not take it; the file is then as it was.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    replace(path, save(plain, {_TEXT: text, _CHECKSUM: _checksum(plain, text)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:

@@ -18,7 +18,7 @@ from fedadb_app.config import RunConfig, Scalar, Settings
 from fedadb_app.errors import CheckpointError, ConfigError
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.runs.atomic import read_tensors, write_tensors
-from fedadb_app.runs.reader import read_summary
+from fedadb_app.runs.summary import read_summary
 
 MAY_DIFFER = frozenset(
     {
@@ -101,7 +101,7 @@ class Checkpoint:
 
         Raises
         ------
-        CheckpointError
+        StorageError
             If the disk does not take it; the checkpoint before it then stays.
         """
         tensors = {_MODEL + name: tensor for name, tensor in self.model.items()}

@@ -1,15 +1,17 @@
 """A run's tables as TensorBoard event files, for those who watch it round by round."""
 
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedadb_app.errors import ConfigError
+from fedadb_app.runs.record import TABLES
+from fedadb_app.runs.tables import Table, read_table
+from fedadb_app.runs.text_files import read
 
 
 class EventFiles:
-    """``<run folder>/tensorboard/``, a step a round: what the tables hold, cell by cell.
+    """``<run folder>/tensorboard/``, one step per round: what the tables hold, cell by cell.
 
     Tags are ``rounds/<column>``, ``class_accuracy/<label>-<name>`` and ``diagnostics/<name>``. An
     empty cell has no event.
@@ -55,23 +57,22 @@ class EventFiles:
 
 def _cells(run_folder: Path) -> Iterator[tuple[int, str, float]]:
     """Yield round, tag and value of each cell that is not empty."""
-    for columns, row in _rows(run_folder / "rounds.csv"):
-        for column, cell in zip(columns[1:], row[1:], strict=True):
+    rounds, classes, diagnostics = (_table(run_folder / name) for name in TABLES)
+    for row in rounds.rows:
+        for column, cell in zip(rounds.header[1:], row[1:], strict=True):
             if cell:
                 yield int(row[0]), f"rounds/{column}", float(cell)
-    for classes, row in _rows(run_folder / "class_accuracy.csv"):
-        for label, (name, cell) in enumerate(zip(classes[1:], row[1:], strict=True)):
+    for row in classes.rows:
+        for label, (name, cell) in enumerate(zip(classes.header[1:], row[1:], strict=True)):
             if cell:  # the label keeps apart two names that differ in unsafe characters only
                 yield int(row[0]), f"class_accuracy/{label}-{_safe(name)}", float(cell)
-    for _, (server_round, name, cell) in _rows(run_folder / "diagnostics.csv"):
+    for server_round, name, cell in diagnostics.rows:
         yield int(server_round), f"diagnostics/{_safe(name)}", float(cell)
 
 
-def _rows(table: Path) -> Iterator[tuple[list[str], list[str]]]:
-    if table.exists():  # those of classes and diagnostics come with their first row
-        with table.open(newline="") as file:
-            header, *rows = csv.reader(file)
-            yield from ((header, row) for row in rows)
+def _table(path: Path) -> Table:
+    """Return a table; those of classes and diagnostics come with their first row."""
+    return read(path, read_table) or Table([], [])
 
 
 def _safe(name: str) -> str:

@@ -1,6 +1,7 @@
 """A run's folder: written as the run goes, complete up to the last finished round."""
 
 import csv
+import io
 import json
 import math
 import platform
@@ -8,75 +9,40 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-import numpy as np
 import tomli_w
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from fedadb_app.client_state import Ancestor
 from fedadb_app.config import RunConfig, Scalar
 from fedadb_app.data.arrays import ImageSchema
-from fedadb_app.data.clients import SampleCounts, rule_settings
+from fedadb_app.data.clients import SampleCounts
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.local_training import Attachment
+from fedadb_app.runs.atomic import append, move, replace, sync
 from fedadb_app.runs.checkpoint import Checkpoint
 from fedadb_app.runs.live_view import EventFiles
-from fedadb_app.runs.reader import accuracy_summary, read_accuracies
+from fedadb_app.runs.partition_file import PARTITION, of_nodes, of_partition
+from fedadb_app.runs.reader import CONFIG
+from fedadb_app.runs.record import (
+    CLASS_ACCURACY,
+    DIAGNOSTICS,
+    DIAGNOSTICS_HEADER,
+    ROUNDS,
+    TABLES,
+    RoundRecord,
+    cell,
+)
+from fedadb_app.runs.summary import SUMMARY, Status, accuracy_summary
+from fedadb_app.runs.tables import read_accuracies
 
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
-
-_TABLES = ("rounds.csv", "class_accuracy.csv", "diagnostics.csv")
-_OWN_FILE = {"column": False}  # kept in a file of its own, not in rounds.csv
-
-Status = Literal["running", "completed", "failed", "stopped"]
-
-
-@dataclass
-class RoundRecord:
-    """One row of ``rounds.csv``; accuracy in percent, sizes in bytes, times in seconds."""
-
-    round: int
-    accuracy: float = math.nan
-    loss: float = math.nan
-    learning_rate: float = math.nan
-    anchor_quality: float = math.nan
-    clients: int = 0
-    failures: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    seconds_anchors: float = 0.0
-    seconds_train: float = 0.0
-    seconds_aggregate: float = 0.0
-    seconds_evaluate: float = 0.0
-    epsilon: float = math.nan
-    class_accuracy: Sequence[float] = field(default=(), metadata=_OWN_FILE)
-    diagnostics: dict[str, float] = field(default_factory=dict, metadata=_OWN_FILE)
-
-    def row(self) -> list[str]:
-        """Return the cells as text; an unknown value is an empty cell."""
-        return [_cell(name, getattr(self, name)) for name in self.header()]
-
-    @classmethod
-    def header(cls) -> list[str]:
-        """Return the column names."""
-        return [f.name for f in fields(cls) if f.metadata != _OWN_FILE]
-
-
-def _cell(column: str, value: float) -> str:
-    if isinstance(value, int):
-        return str(value)
-    if math.isnan(value):
-        return ""
-    if column == "accuracy":
-        return f"{value:.2f}"
-    return f"{value:.3f}" if column.startswith("seconds") else f"{value:.6g}"
 
 
 class RunFolder:
@@ -139,11 +105,11 @@ class RunFolder:
                     f'run-name="{name}": {path} already holds a run; choose another name or '
                     f"remove that folder"
                 )
-            tables = {"rounds.csv": ",".join(RoundRecord.header()) + "\n"}
+            tables = {ROUNDS: ",".join(RoundRecord.header()) + "\n"}
             if resumed:
-                tables = {name: t for name, t in resumed.facts.tables.items() if name in _TABLES}
+                tables = {name: t for name, t in resumed.facts.tables.items() if name in TABLES}
             for table, text in tables.items():
-                (path / table).write_text(text)
+                replace(path / table, text.encode())
             if events:
                 events.follow(first_round=1)
         except OSError as error:
@@ -214,74 +180,44 @@ class RunFolder:
 
     def tables(self) -> dict[str, str]:
         """Return the text of each table so far."""
-        paths = {name: self.path / name for name in _TABLES}
-        return {name: path.read_text() for name, path in paths.items() if path.exists()}
+        return {path.name: path.read_text() for path in self._tables}
 
     def write_config(self, config: RunConfig, own: Mapping[str, Scalar]) -> None:
         """Write every effective value and the versions it ran with."""
         shared = config.model_dump(by_alias=True)
         tables = {**shared, config.strategy: dict(own), "packages": _versions()}
-        (self.path / "config.toml").write_bytes(tomli_w.dumps(tables).encode())
+        replace(self.path / CONFIG, tomli_w.dumps(tables).encode())
 
     def write_partition(
         self, partition: Partition, config: RunConfig, dataset: ImageDataset
     ) -> None:
-        """Write who holds what: a row a client, the rule, the seed and the assignment's hash."""
-        labels, classes = dataset.train_labels, dataset.num_classes
+        """Write who holds what of a data set."""
         self._identifying["clients"] = len(partition.indices)
-        manifest = {
-            "rule": config.partition,
-            **rule_settings(config),
-            "seed": config.seed,
-            "hash": partition.hash,
-            "draws": partition.draws,
-            "moved": partition.moved,
-            "classes": list(dataset.class_names),
-            "clients": [
-                {
-                    "size": len(part),
-                    "class_counts": np.bincount(labels[part], minlength=classes).tolist(),
-                }
-                for part in partition.indices
-            ],
-        }
-        self._write_json("partition.json", manifest)
+        self._write_json(PARTITION, of_partition(partition, config, dataset))
 
     def write_nodes(self, stated: Mapping[int, SampleCounts], schema: ImageSchema) -> None:
-        """Write which nodes have been connected, with nothing of their data but how much it is."""
+        """Write which nodes with their own data have been connected."""
         self._identifying["clients"] = len(stated)
-        clients = [{"client": client, "size": stated[client].train} for client in sorted(stated)]
-        self._write_json(
-            "partition.json",
-            {"rule": "nodes", "classes": list(schema.class_names), "clients": clients},
-        )
+        self._write_json(PARTITION, of_nodes(stated, schema))
 
     def add_round(self, record: RoundRecord, class_names: Sequence[str]) -> None:
-        """Append a finished round and flush it to disk."""
-        self._append("rounds.csv", record.row())
+        """Append a finished round; who reads along sees it at once."""
+        self._append(ROUNDS, RoundRecord.header(), [record.row()])
         self._last_round = record.round
-        if record.class_accuracy:
-            if not (self.path / "class_accuracy.csv").exists():
-                self._append("class_accuracy.csv", ["round", *class_names])
-            cells = [_cell("accuracy", a) for a in record.class_accuracy]
-            self._append("class_accuracy.csv", [str(record.round), *cells])
+        if classes := record.class_row():
+            self._append(CLASS_ACCURACY, ["round", *class_names], [classes])
+        self._append(DIAGNOSTICS, DIAGNOSTICS_HEADER, record.diagnostic_rows())
         if not math.isnan(record.accuracy):
-            self._accuracies.append(float(_cell("accuracy", record.accuracy)))
-        for name, value in sorted(record.diagnostics.items()):
-            if not (self.path / "diagnostics.csv").exists():
-                self._append("diagnostics.csv", ["round", "name", "value"])
-            self._append("diagnostics.csv", [str(record.round), name, f"{value:.6g}"])
+            self._accuracies.append(float(cell("accuracy", record.accuracy)))
         if self._events:
             self._events.follow(record.round)
         self.write_summary("running")
 
     def write_tensors(self, name: str, content: Attachment) -> None:
-        """Write ``<name>.safetensors``, whole or not at all; numbers go into its metadata."""
+        """Write ``<name>.safetensors``; numbers go into its metadata."""
         tensors = {key: t.detach().cpu().contiguous() for key, t in content.tensors.items()}
         metadata = {key: repr(value) for key, value in content.scalars.items()}
-        temporary = self.path / f"{name}.safetensors.tmp"
-        save_file(tensors, temporary, metadata=metadata)
-        temporary.replace(temporary.with_suffix(""))
+        replace(self.path / f"{name}.safetensors", save(tensors, metadata))
 
     def write_snapshot(self, server_round: int, contents: Mapping[str, Attachment]) -> None:
         """Keep what the folder keeps at the end as it is after a round, for `fedadb analyse`.
@@ -289,13 +225,11 @@ class RunFolder:
         All of it or nothing; it takes the place of what was kept of that round.
         """
         kept = self.path / "snapshots" / f"round{server_round:04}"
-        temporary = kept.with_suffix(".tmp")
-        temporary.mkdir(parents=True, exist_ok=True)
+        unfinished = kept.with_suffix(".tmp")
+        shutil.rmtree(unfinished, ignore_errors=True)
         for name, content in contents.items():
-            self.write_tensors(str(temporary / name), content)
-        if kept.exists():
-            shutil.rmtree(kept)
-        temporary.replace(kept)
+            self.write_tensors(str(unfinished / name), content)
+        move(unfinished, kept)
 
     def write_summary(self, status: Status, reason: str = "") -> None:
         """Write the run's standing unless its end is written; `reason` says why it ended."""
@@ -303,8 +237,11 @@ class RunFolder:
             if self._ended:
                 return
             self._ended = status != "running"
+            if self._ended:
+                for path in self._tables:  # what the last summary counts must outlive it
+                    sync(path)
             self._write_json(
-                "summary.json",
+                SUMMARY,
                 {
                     "status": status,
                     **({"reason": reason} if reason else {}),
@@ -315,14 +252,20 @@ class RunFolder:
                 },
             )
 
-    def _append(self, name: str, row: Sequence[str]) -> None:
-        with (self.path / name).open("a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerow(row)
+    @property
+    def _tables(self) -> list[Path]:
+        return [path for name in TABLES if (path := self.path / name).exists()]
+
+    def _append(self, name: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Add rows to a table, which begins with its first one."""
+        if rows:
+            path, text = self.path / name, io.StringIO(newline="")
+            lines = rows if path.exists() else [header, *rows]
+            csv.writer(text, lineterminator="\n").writerows(lines)
+            append(path, text.getvalue().encode())
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        temporary = self.path / f"{name}.tmp"
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
-        temporary.replace(self.path / name)
+        replace(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def _versions() -> dict[str, str]:

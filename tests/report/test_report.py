@@ -28,7 +28,8 @@ from fedadb_app.local_training import Attachment
 from fedadb_app.report.pages import write_report
 from fedadb_app.report.run_page import spread
 from fedadb_app.runs.reader import read_files
-from fedadb_app.runs.writer import RoundRecord, RunFolder
+from fedadb_app.runs.record import RoundRecord
+from fedadb_app.runs.writer import RunFolder
 from strategies.registry import read_run_config
 
 METHODS = ("fedavg", "fedadb")

@@ -9,9 +9,9 @@ import torch
 from helpers import identical
 from safetensors.torch import load_file
 
-from fedadb_app.errors import CheckpointError
+from fedadb_app.errors import CheckpointError, StorageError
 from fedadb_app.runs import atomic
-from fedadb_app.runs.atomic import read_tensors, write_tensors
+from fedadb_app.runs.atomic import append, move, read_tensors, write_tensors
 
 TENSORS = {
     "model/weight": torch.tensor([[1.5, -2.0, 3.25]]),
@@ -128,11 +128,50 @@ def test_a_full_disk_is_said_and_what_was_there_stays(path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic.os, "fsync", full)
-        with pytest.raises(
-            CheckpointError, match=r"file\.safetensors cannot be written \(No space"
-        ):
+        with pytest.raises(StorageError, match=r"file\.safetensors cannot be written \(No space"):
             write_tensors(path, {}, "new")
     assert read_tensors(path)[1] == "old"
+
+
+# --- folders, and rows ----------------------------------------------------------------------
+
+
+def made(folder, name):
+    folder.mkdir(parents=True)
+    (folder / name).write_text(name)
+    return folder
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path):
+    target = made(tmp_path / "target", "old")
+    move(made(tmp_path / "ready", "new"), target)
+    assert [path.name for path in tmp_path.rglob("*")] == ["target", "new"]
+
+
+def test_a_folders_files_are_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
+    events = []
+    monkeypatch.setattr(atomic, "sync", lambda path: events.append(path.name))
+    rename = type(tmp_path).replace
+    monkeypatch.setattr(
+        type(tmp_path), "replace", lambda *args: events.append("rename") or rename(*args)
+    )
+    move(made(tmp_path / "ready", "file"), tmp_path / "target")
+    assert events == ["file", "ready", "rename", tmp_path.name]
+
+
+def test_what_cannot_be_moved_is_said(tmp_path):
+    ready = made(tmp_path / "ready", "file")
+    with pytest.raises(StorageError, match="nowhere/target cannot be written"):
+        move(ready, tmp_path / "nowhere" / "target")
+    assert (ready / "file").exists()
+
+
+def test_rows_are_added_at_the_end(tmp_path):
+    append(tmp_path / "table", b"1\n")
+    append(tmp_path / "table", b"2\n")
+    assert (tmp_path / "table").read_bytes() == b"1\n2\n"
+    with pytest.raises(StorageError, match="folder/table cannot be written"):
+        append(tmp_path / "folder" / "table", b"")
 
 
 # --- damage ---------------------------------------------------------------------------------

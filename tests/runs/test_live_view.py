@@ -13,7 +13,8 @@ from helpers import REPOSITORY, read_csv, serve
 import server_app
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError
-from fedadb_app.runs.writer import RoundRecord, RunFolder
+from fedadb_app.runs.record import RoundRecord
+from fedadb_app.runs.writer import RunFolder
 
 CLASSES = ("dog, wet", "dog; wet", "lung/ä", "round")
 TAGS = ["0-dog__wet", "1-dog__wet", "2-lung_ä", "3-round"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedadb_app import messages
 from fedadb_app.errors import TrainingError
-from fedadb_app.runs.writer import RoundRecord
+from fedadb_app.runs.record import RoundRecord
 from strategies.participants import draw_participants
 from strategies.registry import METHODS
 
