@@ -297,6 +297,7 @@ def test_a_clients_images_are_prepared_as_its_data_set_asks(home, monkeypatch):
         assert torch.equal(part.load(torch.arange(len(part))), expected)
 
 
+@pytest.mark.slow
 def test_inception_on_the_domains_of_pacs(home, tmp_path):
     make_pacs(home, images=15)
     run(home, tmp_path, dataset="pacs_64", model="googlenet", partition="domain")
