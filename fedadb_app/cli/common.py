@@ -1,6 +1,6 @@
 """What the commands share: options, and errors in one sentence."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
@@ -12,6 +12,7 @@ from rich.markup import escape
 from fedadb_app.assignments import parse_assignments
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
+from fedadb_app.flower_run import Simulation
 
 Number = TypeVar("Number", int, float)
 
@@ -23,7 +24,10 @@ ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--run-config", "-c", help="key=value pairs as for `flwr run`, or a TOML file."),
 ]
-SupernodesOption = Annotated[int, typer.Option("--num-supernodes", min=1, help="Clients K.")]
+SupernodesOption = Annotated[
+    int | None,
+    typer.Option("--num-supernodes", min=1, help="Clients K; default: min-nodes, at least 2."),
+]
 CpusOption = Annotated[
     int, typer.Option("--client-cpus", min=1, help="CPUs (torch threads) of one client.")
 ]
@@ -87,3 +91,23 @@ def numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
     if not found:
         raise ConfigError(f"{option} {text}: expected at least one number")
     return found
+
+
+def simulation_of(
+    num_supernodes: int | None, client_cpus: int, client_gpus: float, values: Mapping[str, Scalar]
+) -> Simulation:
+    """Return the federation to simulate, with the nodes that a run configuration waits for.
+
+    Raises
+    ------
+    ConfigError
+        If fewer clients are asked for.
+    """
+    needed = values["min-nodes"]
+    if not isinstance(needed, int):  # which is said where the whole configuration is checked
+        needed = 1
+    if num_supernodes is not None and num_supernodes < needed:
+        raise ConfigError(
+            f"--num-supernodes {num_supernodes}: the run would wait for more, min-nodes={needed}"
+        )
+    return Simulation(num_supernodes or max(2, needed), client_cpus, client_gpus)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fedadb_app.assignments import app_defaults
 from fedadb_app.cli.common import (
     AppOption,
     ConfigOption,
@@ -17,12 +18,12 @@ from fedadb_app.cli.common import (
     one_sentence,
     out,
     parse_all,
+    simulation_of,
 )
 from fedadb_app.cli.progress import show_comparison
 from fedadb_app.comparison.folder import open_folder
 from fedadb_app.comparison.grid import checked_grid
 from fedadb_app.errors import ConfigError
-from fedadb_app.flower_run import Simulation
 from strategies.registry import METHODS
 
 
@@ -34,7 +35,7 @@ def compare(
         str, typer.Option(help="Numbers with commas; default: the run-config's.")
     ] = "",
     run_config: ConfigOption = None,
-    num_supernodes: SupernodesOption = 2,
+    num_supernodes: SupernodesOption = None,
     client_cpus: CpusOption = 1,
     client_gpus: GpusOption = 0.0,
     reference: Annotated[str, typer.Option(help="Method of the paired differences.")] = next(
@@ -44,10 +45,13 @@ def compare(
 ) -> None:
     """Run every method with every seed and alpha, one after another, and set them side by side."""
     with one_sentence():
-        simulation = Simulation(num_supernodes, client_cpus, client_gpus)
+        values = parse_all(run_config)
+        simulation = simulation_of(
+            num_supernodes, client_cpus, client_gpus, {**app_defaults(app), **values}
+        )
         grid = checked_grid(
             app,
-            parse_all(run_config),
+            values,
             list(METHODS) if strategies == "all" else names("--strategies", strategies),
             numbers("--alphas", alphas, float) if alphas else (),
             numbers("--seeds", seeds, int),
@@ -57,7 +61,7 @@ def compare(
             raise ConfigError(f"--reference {reference}: choose one of {', '.join(METHODS)}")
         folder = output.expanduser().absolute()
         with open_folder(folder, grid):
-            failed = show_comparison(folder, grid, app, reference)
+            outcomes = show_comparison(folder, grid, app, reference)
         out.print(f"tables and pictures: {folder}", soft_wrap=True, markup=False)
-        if failed:
+        if failed := [outcome for outcome in outcomes if outcome.reading is None]:
             fail(f"{len(failed)} runs failed or cannot be counted; run the same command again")

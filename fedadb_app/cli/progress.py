@@ -73,10 +73,10 @@ def watch(
 
 
 def show_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[Outcome]:
-    """Run what a comparison lacks, showing its progress; return what does not count."""
+    """Run what a comparison lacks, showing its progress; return how each run ended."""
     cells = list(grid.cells())
     rounds = int(grid.effective["num-server-rounds"])
-    failed: list[Outcome] = []
+    outcomes: list[Outcome] = []
     counted = 0
     with progress_bars() as progress:
         done = sum(is_complete(folder / "runs" / cell.name) for cell in cells)
@@ -88,10 +88,10 @@ def show_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list
             return watch(progress, flower_run, target, rounds, cell.name, parent=overall)
 
         for outcome in run_comparison(folder, grid, app, reference, show):
+            outcomes.append(outcome)
             if outcome.reading is None:
-                failed.append(outcome)
                 progress.console.print(f"[red]{outcome.cell.name}[/] {escape(outcome.reason)}")
                 continue
             counted += 1
             progress.update(overall, description=f"{counted} of {len(cells)} runs")
-    return failed
+    return outcomes

@@ -16,15 +16,16 @@ from fedadb_app.cli.common import (
     one_sentence,
     out,
     parse_all,
+    simulation_of,
 )
 from fedadb_app.cli.progress import progress_bars, watch
-from fedadb_app.flower_run import FlowerRun, Simulation, checked_values
+from fedadb_app.flower_run import FlowerRun, checked_values
 from fedadb_app.runs.summary import read_summary
 
 
 def run(
     run_config: ConfigOption = None,
-    num_supernodes: SupernodesOption = 2,
+    num_supernodes: SupernodesOption = None,
     client_cpus: CpusOption = 1,
     client_gpus: GpusOption = 0.0,
     superlink: Annotated[
@@ -36,9 +37,14 @@ def run(
     with one_sentence():
         values = checked_values(app, parse_all(run_config))
         folder = Path(str(values["output-dir"])) / str(values["run-name"])
-        simulation = None if superlink else Simulation(num_supernodes, client_cpus, client_gpus)
+        effective = {**app_defaults(app), **values}
+        simulation = (
+            None
+            if superlink
+            else simulation_of(num_supernodes, client_cpus, client_gpus, effective)
+        )
         flower_run = FlowerRun(app, values, simulation, superlink)
-        rounds = int({**app_defaults(app), **values}["num-server-rounds"])
+        rounds = int(effective["num-server-rounds"])
         with progress_bars() as progress:
             status, details = watch(progress, flower_run, folder, rounds, str(values["run-name"]))
         if status != "finished:completed":

@@ -5,20 +5,20 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedadb_app.reproduction.studies import SWEEPS
+from fedadb_app.reproduction.sweeps import SWEEPS, has_key
 from fedadb_app.reproduction.tables import Number
 from strategies.registry import method_title
 
-_COLOURS = {"fedadb": "C0", "fedavg": "C7"}
 
-
-def plot_sweeps(numbers: Sequence[Number], path: Path) -> None:
-    """Draw a panel a key: the mean, the deviation over seeds, the default in red as in the paper.
+def plot_sweeps(numbers: Sequence[Number], baseline: str, path: Path) -> None:
+    """Draw a panel per key: the mean, the deviation over seeds, the default in red as in the paper.
 
     Parameters
     ----------
     numbers : Sequence[Number]
         Rows are ``key=value``, columns methods.
+    baseline : str
+        The method drawn in grey, without its default.
     path : Path
         Where to.
     """
@@ -34,12 +34,12 @@ def plot_sweeps(numbers: Sequence[Number], path: Path) -> None:
             x = [positions[n.row] for n in points]
             y = [n.mean for n in points]
             spread = [0.0 if len(n.values) < 2 else n.deviation for n in points]
-            colour, title = _COLOURS[method], method_title(method)
-            if method == "fedavg" and key.startswith("fedadb."):  # it has no such value
+            colour, title = "C7" if method == baseline else "C0", method_title(method)
+            if not has_key(method, key):
                 axes.axhline(y[0], color=colour, linestyle="--", label=title)
                 continue
             axes.errorbar(x, y, spread, color=colour, marker="o", capsize=3, label=title)
-            if method == "fedadb":
+            if method != baseline:
                 at_default = [n for n in points if n.row == f"{key}={default}"]
                 x, y = [positions[n.row] for n in at_default], [n.mean for n in at_default]
                 axes.plot(x, y, "ro", zorder=3, label="default")

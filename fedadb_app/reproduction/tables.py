@@ -10,9 +10,9 @@ from pathlib import Path
 from fedadb_app.analysis import convergence
 from fedadb_app.comparison.readings import Reading, mean_curve
 from fedadb_app.comparison.tables import mean_and_std
+from fedadb_app.reproduction.entries import Entry, Study
 from fedadb_app.reproduction.paper import reported
-from fedadb_app.reproduction.studies import DATASETS
-from fedadb_app.reproduction.study import Entry, Study
+from fedadb_app.reproduction.settings import DATASETS
 from strategies.registry import method_title
 
 
@@ -178,8 +178,8 @@ def write_page(
 ) -> None:
     """Write a table's or figure's page: what it is, what was changed, the numbers, the pictures."""
     text = [f"# {study.heading}: {study.title}", ""]
-    if study.changed:
-        text += [f"Otherwise than in the paper: {study.changed}", ""]
+    if study.differences:
+        text += [f"Otherwise than in the paper: {study.differences}", ""]
     text += [f"{explained} Seeds: {', '.join(map(str, study.seeds))}.", ""]
     for section, numbers in sections.items():
         text += [*([f"## {section}", ""] if section else []), *as_markdown(numbers), ""]

@@ -29,6 +29,6 @@ def test_a_row_of_table_3(simulation, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     page = (tmp_path / "out" / "small" / "table3.md").read_text(encoding="utf-8")
-    assert "All in 1 rounds." in page
+    assert "All runs have 1 round." in page
     assert "| FedAvg | " in page
     assert "(47.68, " in page

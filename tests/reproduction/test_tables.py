@@ -1,9 +1,8 @@
 """The numbers of the tables, by hand, and how they are written."""
 
 import csv
+import locale
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from helpers import read_csv, write_run
 
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.comparison.readings import read_run
-from fedadb_app.reproduction.studies import study_of
+from fedadb_app.reproduction.catalogue import study_of
 from fedadb_app.reproduction.tables import (
     Number,
     Result,
@@ -225,15 +224,14 @@ def test_markdown_and_csv(tmp_path):
 
 def test_a_table_of_numbers_is_utf_8_everywhere(tmp_path):
     """Where text has another encoding by default, an "α" would end the command."""
-    code = (
-        "import sys, warnings\n"
-        "from pathlib import Path\n"
-        "from fedadb_app.reproduction.tables import Number, write_csv\n"
-        "warnings.simplefilter('error', EncodingWarning)\n"
-        "write_csv(Path(sys.argv[1]), {'': [Number('α', 'c', [1.0], None)]})\n"
-    )
-    command = [sys.executable, "-X", "warn_default_encoding", "-c", code, str(tmp_path / "t.csv")]
-    subprocess.run(command, check=True)
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C")
+    try:
+        with pytest.raises(UnicodeEncodeError):
+            (tmp_path / "by-default").write_text("α")
+        write_csv(tmp_path / "t.csv", {"": [Number("α", "c", [1.0], None)]})
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
     assert ",α,c," in (tmp_path / "t.csv").read_text(encoding="utf-8")
 
 
@@ -243,7 +241,7 @@ def test_a_page(tmp_path):
     write_page(tmp_path / "p.md", study, sections, "Explained.", [Path("/x/a.png")])
     text = (tmp_path / "p.md").read_text(encoding="utf-8")
     assert text.startswith("# Table 1: Test accuracy of all methods")
-    assert f"Otherwise than in the paper: {study.changed}" in text
+    assert f"Otherwise than in the paper: {study.differences}" in text
     assert "Explained. Seeds: 0." in text
     assert "## cross-device\n\n| | SVHN, α = 0.1 |" in text
     assert f"![{study.title}](a.png)" in text
