@@ -21,7 +21,7 @@ from fedadb_app.reproduction.settings import DATASETS, SCENARIOS, setting_of
 from strategies.registry import METHODS, read_run_config
 
 FOLDER = REPOSITORY / "configs"
-NAMES = sorted(path.stem for path in FOLDER.iterdir())
+NAMES = sorted(path.stem for path in FOLDER.glob("*.toml"))
 DEFAULTS = app_defaults(REPOSITORY)
 FULL = [study_of(item, "full") for item in STUDIES]
 
@@ -34,7 +34,6 @@ def as_flower_reads_it(name):
 
 
 def test_there_is_one_for_every_scenario_and_data_set_of_the_paper():
-    assert [f"{name}.toml" for name in NAMES] == sorted(p.name for p in FOLDER.iterdir())
     used = {f"{e.setting.scenario}-{e.setting.dataset}" for s in FULL for e in s.entries}
     assert set(NAMES) == used
     assert len(NAMES) == 15  # seven data sets in both scenarios, and PACS
