@@ -79,6 +79,7 @@ class FedACG(FedAvg[FedACGParams]):
 
 
 METHOD = Method(
+    captions={"momentum_norm": "Norm of the server's momentum"},
     title="FedACG",
     paper="Kim et al., CVPR 2024",
     params=FedACGParams,

@@ -80,6 +80,7 @@ class FedEXP(FedAvg[FedEXPParams]):
 
 
 METHOD = Method(
+    captions={"extrapolation": "Server step size (extrapolation)"},
     title="FedEXP",
     paper="Jhunjhunwala et al., ICLR 2023",
     params=FedEXPParams,

@@ -1,19 +1,26 @@
 """What the registry knows of a method."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedadb_app.anchors import AnchorSettings
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.local_training import Trainer
 from fedadb_app.models.classifier import HeadBuilder, single_head
+from fedadb_app.runs.reader import RunFiles
+from fedadb_app.runs.sections import MethodSection
 from strategies.server import ServerHalf
 
 
 def without_anchors(params: Settings) -> None:
     """Say that a method makes no class anchors, whatever its own values."""
     del params
+
+
+def nothing_to_report(run: RunFiles) -> None:
+    """Have no section in a run's page."""
+    del run
 
 
 def all_accepted(config: RunConfig, params: Settings) -> None:
@@ -45,6 +52,10 @@ class Method:
     refuse : Callable
         (shared values, the method's own) -> nothing, or a `ConfigError` for what the method cannot
         do; the head builder says what it cannot do with a data set's classes and image shape.
+    report : Callable
+        A run's files -> the method's section of the run's page; None = it has nothing to show.
+    captions : Mapping[str, str]
+        Name in ``diagnostics.csv`` -> what it is, for the names that the method writes.
     """
 
     title: str
@@ -55,3 +66,5 @@ class Method:
     heads: HeadBuilder = single_head
     anchors: Callable[[Any], AnchorSettings | None] = without_anchors
     refuse: Callable[[RunConfig, Any], None] = all_accepted
+    report: Callable[[RunFiles], MethodSection | None] = nothing_to_report
+    captions: Mapping[str, str] = field(default_factory=dict)

@@ -15,7 +15,9 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page about a run or a comparison, finished or not."""
-    from fedadb_app.report.pages import write_report  # here, so that other commands start sooner
+    from fedadb_app.report.write_report import (
+        write_report,  # here, so that other commands start sooner
+    )
 
     with one_sentence():
         folder = folder.expanduser().absolute()

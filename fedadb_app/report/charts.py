@@ -1,17 +1,11 @@
-"""The pictures of a report: SVG for the page's own text and colours, each with alternative text."""
+"""The pictures of a report, each with alternative text."""
 
-import io
-import re
-import warnings
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
@@ -20,47 +14,8 @@ from matplotlib.ticker import MaxNLocator
 
 from fedadb_app.analysis.convergence import SMOOTHING, smooth
 from fedadb_app.analysis.style import NAMED, shortened
+from fedadb_app.report.svg import MUTED, NARROW, OTHERS, SERIES, WIDE, Picture
 from fedadb_app.runs.tables import Floats
-
-# Colours that stand for the page's own (page.html.j2), which differ between light and dark.
-INK, MUTED, GRID, OTHERS = "#010203", "#010204", "#010205", "#010206"
-SERIES = ("#010207", "#010208", "#010209", "#01020a")
-_PAGE_COLOURS = {
-    INK: "currentColor",
-    MUTED: "var(--muted)",
-    GRID: "var(--grid)",
-    OTHERS: "var(--others)",
-    **{colour: f"var(--s{number})" for number, colour in enumerate(SERIES, start=1)},
-}
-_STYLE: Mapping[Any, Any] = {
-    "svg.fonttype": "none",
-    "font.size": 9,
-    "text.color": INK,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "figure.facecolor": "none",
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-}
-NARROW, WIDE = (4.8, 2.7), (9.8, 3.0)
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One figure of the page; a wide one has the page's whole width."""
-
-    svg: Markup
-    caption: str
-    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +50,8 @@ def lines(name: str, unit: str, curves: Sequence[Line], from_zero: bool = False)
         _over_rounds(axes, unit)
 
     described = "; ".join(f"{c.label}: {_course(c)}" for c in curves)
-    return Picture(_single(draw, NARROW, f"Line chart. {name} ({unit}). {described}."), name)
+    alt = f"Line chart. {name} ({unit}). {described}."
+    return Picture(_on_axes(draw), NARROW, alt, name)
 
 
 def accuracy_curve(rounds: Floats, accuracies: Floats) -> Picture:
@@ -117,7 +73,7 @@ def accuracy_curve(rounds: Floats, accuracies: Floats) -> Picture:
         _over_rounds(axes, "%")
 
     alt = f"Line chart. Test accuracy (%). {_course(curve)}."
-    return Picture(_single(draw, NARROW, alt), "Test accuracy")
+    return Picture(_on_axes(draw), NARROW, alt, "Test accuracy")
 
 
 def accuracy_of_method(
@@ -139,7 +95,7 @@ def accuracy_of_method(
         _over_rounds(axes, "%")
 
     alt = f"Line chart. Test accuracy (%) of {title}, {_seeds(len(own))}. {_course(mean)}."
-    return Picture(_single(draw, (3.6, 2.1), alt), title)
+    return Picture(_on_axes(draw), (3.6, 2.1), alt, title)
 
 
 def class_heat_map(
@@ -185,7 +141,7 @@ def class_heat_map(
     alt = f"Heat map. {caption} (%), classes by rounds. In round {rounds[-1]:.0f}: {described}."
     height = 0.9 + 0.21 * min(len(names), NAMED)
     size = (WIDE[0], height) if wide else (NARROW[0], 0.8 * height)
-    return Picture(_single(draw, size, alt), caption, wide)
+    return Picture(_on_axes(draw), size, alt, caption, wide)
 
 
 def holdings(
@@ -227,7 +183,7 @@ def holdings(
         bottom.set_xlabel("client")
         bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return Picture(_svg(draw, (WIDE[0], height), alt), "Training samples per client", wide=True)
+    return Picture(draw, (WIDE[0], height), alt, "Training samples per client", wide=True)
 
 
 def stacked_seconds(rounds: Floats, parts: Mapping[str, Floats]) -> Picture:
@@ -245,11 +201,11 @@ def stacked_seconds(rounds: Floats, parts: Mapping[str, Floats]) -> Picture:
 
     described = ", ".join(f"{name} {seconds.mean():.3f}" for name, seconds in shown.items())
     alt = f"Stacked bar chart. Seconds of each round; means: {described}."
-    return Picture(_single(draw, NARROW, alt), "Time per round")
+    return Picture(_on_axes(draw), NARROW, alt, "Time per round")
 
 
 def bars_over_rounds(name: str, unit: str, rounds: Floats, values: Floats) -> Picture:
-    """Draw a bar a round."""
+    """Draw one bar per round."""
     edges = np.append(rounds - 0.5, rounds[-1] + 0.5)
 
     def draw(axes: Axes) -> None:
@@ -258,11 +214,11 @@ def bars_over_rounds(name: str, unit: str, rounds: Floats, values: Floats) -> Pi
         _over_rounds(axes, unit)
 
     alt = f"Bar chart. {name}: {values.sum():.0f} in all, at most {values.max():.0f} in a round."
-    return Picture(_single(draw, NARROW, alt), name)
+    return Picture(_on_axes(draw), NARROW, alt, name)
 
 
 def bars(name: str, unit: str, values: Mapping[str, float]) -> Picture:
-    """Draw a bar a method."""
+    """Draw one bar per method."""
 
     def draw(axes: Axes) -> None:
         drawn = axes.barh(list(values), list(values.values()), color=SERIES[0], height=0.62)
@@ -275,7 +231,8 @@ def bars(name: str, unit: str, values: Mapping[str, float]) -> Picture:
 
     described = ", ".join(f"{label} {value:.2f}" for label, value in values.items())
     size = (NARROW[0], 0.7 + 0.22 * len(values))
-    return Picture(_single(draw, size, f"Bar chart. {name} ({unit}): {described}."), name)
+    alt = f"Bar chart. {name} ({unit}): {described}."
+    return Picture(_on_axes(draw), size, alt, name)
 
 
 def _course(curve: Line) -> str:
@@ -335,42 +292,5 @@ def _key(axes: Axes, image: ScalarMappable, label: str) -> None:
     bar.outline.set_visible(False)
 
 
-def _single(draw: Callable[[Axes], None], size: tuple[float, float], alt: str) -> Markup:
-    return _svg(lambda figure: draw(figure.subplots()), size, alt)
-
-
-def _svg(draw: Callable[[Figure], None], size: tuple[float, float], alt: str) -> Markup:
-    """Draw a figure as an SVG element for an HTML page.
-
-    Its `alt` text also salts the identifiers inside it, so that those of two pictures differ.
-    """
-    text = io.StringIO()
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": alt}):
-        figure = Figure(figsize=size, layout="constrained")
-        draw(figure)
-        with warnings.catch_warnings():
-            # the page's fonts draw the text, so it does not matter what matplotlib's own lack
-            warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
-            figure.savefig(text, format="svg")
-    root = ET.fromstring(text.getvalue())
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag.rpartition("}")[2] in ("metadata", "style"):
-                parent.remove(child)
-    markup = ET.tostring(root, encoding="unicode")
-    references = set(re.findall(r'(?:url\(#|href="#)([^")]+)', markup))
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]  # HTML knows SVG without its name space
-        attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
-        if attributes.get("id") not in references:
-            attributes.pop("id", None)
-        element.attrib.clear()
-        element.attrib.update(attributes)
-    for unwanted in ("width", "height", "version"):
-        root.attrib.pop(unwanted, None)
-    root.attrib |= {"role": "img", "aria-label": alt}
-    markup = ET.tostring(root, encoding="unicode")
-    markup = re.sub("font-family: [^;]+; ", "", markup)  # the page's
-    for colour, variable in _PAGE_COLOURS.items():
-        markup = markup.replace(colour, variable)
-    return Markup(markup)
+def _on_axes(draw: Callable[[Axes], None]) -> Callable[[Figure], None]:
+    return lambda figure: draw(figure.subplots())

@@ -14,9 +14,10 @@ from fedadb_app.comparison.grid import Cell
 from fedadb_app.comparison.readings import Reading, mean_curve, reading_of
 from fedadb_app.errors import DataError
 from fedadb_app.report import charts
-from fedadb_app.report.charts import Line, Picture
-from fedadb_app.report.page import Page, Section, shown
-from fedadb_app.report.run_page import anchor_sections, heat_map, holdings
+from fedadb_app.report.charts import Line
+from fedadb_app.report.page_parts import Page, Section, shown
+from fedadb_app.report.run_page import heat_map, holdings, method_sections, of_method
+from fedadb_app.report.svg import Picture
 from fedadb_app.runs.reader import RunFiles, read_files
 from fedadb_app.runs.summary import numbers_as_text
 from fedadb_app.runs.tables import Table, read_table
@@ -30,7 +31,7 @@ def comparison_page(folder: Path) -> Page:
     assert settings is not None  # its existence makes the folder a comparison's
     readings, files, notes = _readings(folder)
     faults: dict[str, str] = {}
-    table = read_or_note(folder / "comparison.csv", _a_row_a_run, faults)
+    table = read_or_note(folder / "comparison.csv", _one_row_per_run, faults)
     prose = read_or_note(folder / "comparison.md", _markdown, faults)
     notes += faults.values()
     named = {f"{s}-alpha{a}-seed{i}" for s, a, i, *_ in (table.rows if table else ())}
@@ -90,7 +91,7 @@ def _markdown(text: str) -> Markup:
     return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(body))
 
 
-def _a_row_a_run(text: str) -> Table:
+def _one_row_per_run(text: str) -> Table:
     table = read_table(text)
     if table.header[:3] != ["strategy", "alpha", "seed"]:
         raise ValueError("its columns do not begin with strategy, alpha and seed")
@@ -203,7 +204,7 @@ def _first_runs(
                 title=f"{section.title} of {title}{suffix}, {seeds[title]}",
             )
             for title, run in runs.items()
-            for section in anchor_sections(run)
+            for section in method_sections(run, of_method(run))
         ),
     ]
 

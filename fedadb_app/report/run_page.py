@@ -11,13 +11,14 @@ from PIL import Image
 from torch import Tensor
 
 from fedadb_app.data.registry import preparation_of
-from fedadb_app.dual_branch import dynamic_beta
 from fedadb_app.report import charts
-from fedadb_app.report.charts import Line, Picture
-from fedadb_app.report.page import AnchorImage, Page, Section, shown
+from fedadb_app.report.charts import Line
+from fedadb_app.report.page_parts import Page, Section, ShownImage, shown
+from fedadb_app.report.svg import Picture
 from fedadb_app.runs.reader import RunFiles, read_files
+from fedadb_app.runs.sections import MethodSection
 from fedadb_app.runs.tables import Table
-from strategies.registry import method_title
+from strategies.registry import METHODS, method_title
 
 _SHOWN_ROUNDS = 6  # whose anchors are shown
 _PARTS = ("anchors", "train", "aggregate", "evaluate")
@@ -36,15 +37,16 @@ def run_page(folder: Path) -> Page:
     ]
     if status == "running":
         subtitle.append("The run has not ended; this page shows the rounds that have.")
+    own = of_method(run)
     sections = [
         _learning(run),
         _classes(run),
         holdings(run),
-        *anchor_sections(run),
+        *method_sections(run, own),
         _costs(run),
         Section("Configuration", values=_grouped(run.config)),
     ]
-    missing = list(_missing(run))
+    missing = [*_missing(run), *(own.notes if own else ())]
     if missing:
         sections.append(Section("What is not here", notes=missing))
     strategy = str(summary.get("strategy", "run"))
@@ -80,9 +82,11 @@ def _learning(run: RunFiles) -> Section:
     if losses:
         pictures.append(charts.lines("Loss", "cross-entropy", losses))
     names = [] if run.diagnostics is None else [row[1] for row in run.diagnostics.rows]
+    strategy = str(run.summary.get("strategy"))
+    captions = METHODS[strategy].captions if strategy in METHODS else {}
     for name in dict.fromkeys(names):
         if name != "train_loss":
-            caption = name.replace("_", " ")
+            caption = captions.get(name, name.replace("_", " "))
             pictures.append(charts.lines(caption, "", [Line(name, *run.diagnostic(name))]))
     epsilon = Line("epsilon", *run.rounds.known("epsilon"))
     if len(epsilon.rounds):
@@ -129,70 +133,42 @@ def holdings(run: RunFiles) -> Section:
     return Section(title, lead=lead, pictures=[picture])
 
 
-def anchor_sections(run: RunFiles) -> list[Section]:
-    """Return the section on class anchors, if the run has any."""
-    rounds, quality = run.rounds.known("anchor_quality")
-    pictures = []
-    if len(rounds):
-        tau = Line("tau", rounds, quality)
-        pictures.append(charts.lines("Anchor quality τ", "mean confidence", [tau], from_zero=True))
-    weights = _beta(run)
-    if weights:
-        pictures.append(charts.lines("Weight β of the local branch", "β", weights, from_zero=True))
-    images = {f"Round {t}": list(_anchor_images(run, t)) for t in spread(list(run.anchors))}
-    if not (images or pictures):
-        return []
-    lead = "Inputs optimised on the global model that the round began with." if images else ""
-    if weights:
-        lead += (
-            f" β = (t/T)^(γ τ) with T = {run.num_rounds} depends on γ, the share of classes that "
-            f"a client lacks."
-        )
-        if run.class_counts() is not None:
-            lead += " The curves are those of the clients that lack least, the median, and most."
-    return [Section("Class anchors", lead=lead.strip(), anchors=images, pictures=pictures)]
+def of_method(run: RunFiles) -> MethodSection | None:
+    """Ask a run's method what it has to show of it."""
+    strategy = str(run.summary.get("strategy"))
+    return METHODS[strategy].report(run) if strategy in METHODS else None
 
 
-def _beta(run: RunFiles) -> list[Line]:
-    """Return dynamic beta over rounds for some numbers of lacking classes, where it was used."""
-    own = run.config.get("fedadb", {})
-    rounds, quality = run.rounds.known("anchor_quality")
-    classes, counts = len(run.class_names), run.class_counts()
-    if own.get("beta") != "dynamic" or not own.get("use-lcb") or not (len(rounds) and classes):
+def method_sections(run: RunFiles, found: MethodSection | None) -> list[Section]:
+    """Return the page's section for what a method has to show, if it has anything."""
+    if found is None or not (found.images or found.curves):
         return []
-    if counts is None:
-        lacking = [0, classes // 2, classes - 1]
-    else:
-        of_clients = np.sort((counts == 0).sum(axis=1))
-        lacking = [int(of_clients[i]) for i in (0, len(of_clients) // 2, -1)]
-    return [
-        Line(
-            f"lacks {m} of {classes} classes",
-            rounds,
-            np.array(
-                [
-                    dynamic_beta(int(t), run.num_rounds, m / classes, tau)
-                    for t, tau in zip(rounds, quality, strict=True)
-                ]
-            ),
+    pictures = [
+        charts.lines(
+            c.title, c.unit, [Line(label, *line) for label, line in c.lines.items()], from_zero=True
         )
-        for m in dict.fromkeys(lacking)
+        for c in found.curves
     ]
+    names, preparation = run.class_names, preparation_of(str(run.config.get("dataset", "")))
+    images = {
+        f"Round {t}": [
+            ShownImage(
+                _png(preparation.to_pixels(image.image)),
+                found.kind,
+                names[image.label] if image.label < len(names) else f"class {image.label}",
+                image.confidence,
+            )
+            for image in found.images[t]
+        ]
+        for t in spread(list(found.images))
+    }
+    return [Section(found.title, lead=found.lead, images=images, pictures=pictures)]
 
 
 def spread(rounds: Sequence[int]) -> Sequence[int]:
     """Choose some rounds, evenly, the first and the last among them."""
     chosen = np.linspace(0, len(rounds) - 1, min(_SHOWN_ROUNDS, len(rounds))).round().astype(int)
     return [rounds[i] for i in chosen]
-
-
-def _anchor_images(run: RunFiles, server_round: int) -> Iterable[AnchorImage]:
-    anchors, names = run.anchors[server_round], run.class_names
-    preparation = preparation_of(str(run.config.get("dataset", "")))
-    labels, confidences = anchors["labels"].tolist(), anchors["confidences"].numpy()
-    for image, label, confidence in zip(anchors["images"], labels, confidences, strict=True):
-        name = names[label] if label < len(names) else f"class {label}"
-        yield AnchorImage(_png(preparation.to_pixels(image)), name, str(confidence))
 
 
 def _png(pixels: Tensor) -> str:
@@ -241,26 +217,6 @@ def _missing(run: RunFiles) -> Iterable[str]:
         yield "No round was evaluated: no accuracy and no test loss."
     if run.class_accuracy is None and "class_accuracy.csv" not in run.damaged:
         yield "class_accuracy.csv is not there: only a server that evaluates writes it."
-    if not run.anchors and "anchors.safetensors" not in run.damaged:
-        yield (
-            "anchors.safetensors is not there: the method makes no class anchors, or the run has "
-            "not come to its end."
-        )
-    elif len(run.anchors) == 1:
-        yield "The anchors of earlier rounds: snapshot-every keeps them."
-    own = run.config.get("fedadb")
-    if own:
-        if not own["use-lcb"]:
-            yield "The weight β: use-lcb=false leaves the local branch out."
-        elif own["beta"] != "dynamic":
-            yield f"β over rounds: it is fixed at {own['beta']}."
-        elif not own["use-anchors"]:
-            yield "β over rounds: without anchors τ = 0, so it is 1 for every client."
-        else:
-            yield (
-                "The β that each client used: it is computed on the client and never leaves it. "
-                "The curves follow from τ and a number of lacking classes."
-            )
 
 
 def _grouped(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -169,11 +169,6 @@ def _config(text: str) -> dict[str, Any]:
     content = tomllib.loads(text, parse_float=str)
     if int(content.get("num-server-rounds", 1)) < 1:
         raise ValueError(f"num-server-rounds={content['num-server-rounds']}")
-    own = content.get("fedadb")
-    if own is not None:
-        if not isinstance(own, dict):
-            raise ValueError(f"fedadb={own} is not a table")
-        _ = own["use-lcb"], own["beta"], own["use-anchors"]
     return content
 
 

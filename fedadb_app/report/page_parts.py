@@ -7,15 +7,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedadb_app.report.charts import Picture
+from fedadb_app.report.svg import Picture
 from fedadb_app.runs.tables import Table
 
 
 @dataclass(frozen=True)
-class AnchorImage:
-    """A class anchor: its PNG as a data URL, its class, its confidence as text."""
+class ShownImage:
+    """An image of a class: its PNG as a data URL, what it is, its class, its confidence."""
 
     source: str
+    kind: str
     name: str
     confidence: str
 
@@ -27,7 +28,7 @@ class Section:
     title: str
     lead: str = ""
     prose: Markup = field(default_factory=Markup)
-    anchors: Mapping[str, Sequence[AnchorImage]] = field(default_factory=dict)
+    images: Mapping[str, Sequence[ShownImage]] = field(default_factory=dict)
     pictures: Sequence[Picture] = ()
     notes: Sequence[str] = ()
     tables: Mapping[str, Table] = field(default_factory=dict)

@@ -1,0 +1,103 @@
+"""The page of a comparison: its tables are the files', and it says which runs do not count."""
+
+import re
+import shutil
+
+import pytest
+from report_pages import cells, html_of, keep_snapshot, page_of, write_run
+
+from fedadb_app.errors import DataError
+
+
+def test_a_comparison_shows_its_tables_as_they_stand(comparison, tmp_path):
+    page = page_of(comparison, tmp_path)
+    assert cells(comparison / "comparison.csv") in page.tables
+    lines = (comparison / "comparison.md").read_text().splitlines()
+    rows = [line.strip("|").split("|") for line in lines if line.startswith("| ")]
+    expected = [[cell.strip(" *") for cell in row] for row in rows]
+    shown = [row for table in page.tables[:3] for row in table]
+    assert shown == expected
+    assert page.values["complete runs"] == "4"
+    assert page.values["weight-decay"] == "1e-05"
+
+
+def test_where_seeds_differ_each_picture_says_whose_it_is(comparison, tmp_path):
+    """Of fedadb only seed 1 is complete, of fedavg both."""
+    shutil.rmtree(comparison / "runs" / "fedadb-alpha0.1-seed0")
+    text = html_of(comparison, tmp_path)
+    strips = text.partition("Accuracy per class, alpha = 0.1")[2].partition("</section>")[0]
+    captions = re.findall("<figcaption>(.*?)</figcaption>", strips)
+    assert captions == ["FedAvg, seed 0", "FedADB, seed 1"]
+    assert not re.search("seed", strips.partition("<figure")[0], re.I)
+    assert "<h2>Who holds what, alpha = 0.1, seed 0</h2>" in text
+    assert "<h2>Class anchors of FedADB, alpha = 0.1, seed 1</h2>" in text
+
+
+def test_a_comparison_says_which_runs_do_not_count(comparison, tmp_path):
+    shutil.rmtree(comparison / "runs" / "fedavg-alpha0.1-seed1")
+    page = page_of(comparison, tmp_path)
+    assert "fedavg-alpha0.1-seed1 is named in comparison.csv, but does not count" in page.text
+    assert "fedadb-alpha0.1-seed2.incomplete1 did not complete" in page.text
+    assert page.values["complete runs"] == "3"
+
+
+def test_a_comparison_names_a_damaged_snapshot(comparison, tmp_path):
+    kept = comparison / "runs" / "fedadb-alpha0.1-seed0"
+    keep_snapshot(kept, 2)
+    damaged = kept / "snapshots" / "round0002" / "anchors.safetensors"
+    damaged.write_text("not tensors")
+    assert f"{damaged} cannot be read" in page_of(comparison, tmp_path).text
+
+
+def test_a_comparison_of_which_nothing_has_run(comparison, tmp_path):
+    (comparison / "comparison.csv").unlink()
+    (comparison / "comparison.md").unlink()
+    shutil.rmtree(comparison / "runs")
+    assert "No run has completed yet" in page_of(comparison, tmp_path).text
+
+
+def test_a_run_of_a_comparison_with_other_rounds_does_not_count(comparison, tmp_path):
+    name = "fedavg-alpha0.1-seed1"
+    shutil.rmtree(comparison / "runs" / name)
+    write_run(comparison / "runs", name, "fedavg", [10.0, 20.0], anchors=False, seed=1)
+    page = page_of(comparison, tmp_path)
+    assert f"runs/{name} does not count: it has other rounds than most" in page.text
+    assert page.values["complete runs"] == "3"
+
+
+def test_a_run_in_anothers_folder_does_not_count(comparison, tmp_path):
+    runs = comparison / "runs"
+    shutil.copytree(runs / "fedavg-alpha0.1-seed1", runs / "fedavg-alpha0.1-seed2")
+    page = page_of(comparison, tmp_path)
+    said = "its summary.json is that of fedavg-alpha0.1-seed1"
+    assert f"runs/fedavg-alpha0.1-seed2 does not count: {said}" in page.text
+    assert page.values["complete runs"] == "4"
+
+
+@pytest.mark.parametrize("content", ["{", "{}"])
+def test_without_what_all_runs_share_there_is_no_page(comparison, tmp_path, content):
+    (comparison / "comparison.json").write_text(content)
+    with pytest.raises(DataError, match=r"comparison\.json cannot be read"):
+        page_of(comparison, tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "strategy\nfedavg\n", "strategy,alpha,seed\nfedavg,0."])
+def test_without_its_table_a_comparison_shows_its_runs(comparison, tmp_path, content):
+    before = page_of(comparison, tmp_path)
+    (comparison / "comparison.csv").unlink()
+    if content:
+        (comparison / "comparison.csv").write_text(content)
+    page = page_of(comparison, tmp_path)
+    assert page.values == before.values
+    assert page.alternatives() == before.alternatives()
+    names = ", ".join(f"{m}-alpha0.1-seed{seed}" for m in ("fedadb", "fedavg") for seed in (0, 1))
+    assert f"The tables lack {names}: the `fedadb compare` that made" in page.text
+    assert ("comparison.csv cannot be read" in page.text) == (content == "strategy\nfedavg\n")
+
+
+def test_a_half_written_table_of_a_comparison_hides_no_method(comparison, tmp_path):
+    path = comparison / "comparison.csv"
+    path.write_text(path.read_text()[:-5])
+    page = page_of(comparison, tmp_path)
+    assert page.values["complete runs"] == "4"
+    assert "The tables lack fedadb-alpha0.1-seed1: " in page.text
