@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fedadb_app.errors import DataError
 
-SMALLEST_SIDE, LARGEST_SIDE = 28, 224
+SMALLEST_SIDE, LARGEST_SIDE = 28, 1024
 """Image sides, in pixels, that the models accept."""
 
 

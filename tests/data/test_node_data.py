@@ -370,7 +370,7 @@ def test_the_schema_of_own_data_is_the_run_configurations():
     assert image_schema(CLIENTS) == SCHEMA
     assert server_dataset(CLIENTS) is None
     small = CLIENTS.model_copy(update={"image_shape": "3x20x28"})
-    with pytest.raises(DataError, match=r'image-shape="3x20x28".*28 to 224'):
+    with pytest.raises(DataError, match=r'image-shape="3x20x28".*28 to 1024'):
         image_schema(small)
 
 

@@ -1,0 +1,111 @@
+"""Whose images they are, as far as that can be known, in numbers that name nobody."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedadb_app.data.intake.dicom import patient_of
+from fedadb_app.data.intake.find import Tree
+from fedadb_app.data.intake.layout import Entry
+from fedadb_app.data.intake.report import IntakeReport
+
+
+@dataclass(frozen=True)
+class Patients:
+    """The patients of all files.
+
+    Attributes
+    ----------
+    ids : tuple[int, ...]
+        Per file; equal for one patient. A file whose patient is unknown has its own.
+    known : int
+        Of how many files the patient is known.
+    stated : bool
+        By a list or a file's header; folders only suggest it.
+    source : str
+        Where they are known from, in words.
+    """
+
+    ids: tuple[int, ...]
+    known: int
+    stated: bool
+    source: str
+
+    @property
+    def any_known(self) -> bool:
+        """Whether there is something to keep together."""
+        return self.known > 0
+
+    @property
+    def all_known(self) -> bool:
+        """Whether the number of patients means something."""
+        return self.known == len(self.ids) > 0
+
+    def check_parts(self, groups: Mapping[str, Sequence[int]], report: IntakeReport) -> None:
+        """Tell a report of patients that are in the training part and in the test part."""
+        both = set(groups["train"]) & set(groups["test"])
+        if both and self.stated:
+            report.errors.append(
+                f"{len(both)} patients have images in the training and in the test part: an "
+                f"accuracy on these says whom the model knows; put each into one part"
+            )
+        elif both:
+            report.warnings.append(
+                f"{len(both)} folders below the class folders are in the training and in the test "
+                f"part: if each is a patient, put each into one part"
+            )
+
+
+def know_patients(
+    tree: Tree,
+    entries: Sequence[Entry],
+    listed: bool,
+    kinds: Mapping[tuple[str, ...], str],
+    salt: bytes,
+) -> Patients:
+    """Find every file's patient: by the list, else its DICOM header, else the folder it is in.
+
+    Parameters
+    ----------
+    tree : Tree
+        Where the files are.
+    entries : Sequence[Entry]
+        What is known of them.
+    listed : bool
+        Whether they come with a label list.
+    kinds : Mapping
+        File -> format.
+    salt : bytes
+        What a PatientID is hashed with.
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    ids: list[int] = []
+    sources = {"list": 0, "header": 0, "folder": 0}
+    for entry in entries:
+        relative = entry.file.relative
+        patient, source = entry.patient, "list" if listed else "folder"
+        if kinds[relative] == "DICOM" and not (patient and listed):
+            header = patient_of(tree.path(relative), salt)
+            patient, source = (header, "header") if header else (patient, source)
+        if patient:
+            sources[source] += 1
+            key = (source, patient)
+        else:
+            key = ("file", "/".join(relative))
+        ids.append(numbers.setdefault(key, len(numbers)))
+    known = sum(sources.values())
+    said = [
+        words.format(sources[name])
+        for name, words in (
+            ("list", "stated by the label list for {} files"),
+            ("header", "PatientID of {} DICOM files, hashed with this machine's salt"),
+            ("folder", "the folders below the class folders, of {} files, are taken for patients"),
+        )
+        if sources[name]
+    ]
+    if known < len(ids):
+        said.append(
+            f"not known of {len(ids) - known} files: images of one patient may be trained on and "
+            f"evaluated on (a folder per patient, or the column patient of labels.csv, prevents it)"
+        )
+    stated = sources["folder"] == 0
+    return Patients(tuple(ids), known, stated, "; ".join(said))
