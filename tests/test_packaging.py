@@ -52,6 +52,8 @@ def test_a_superlink_installs_nothing():
 
 def test_what_is_imported_is_declared():
     declared = names(PYPROJECT["project"]["dependencies"]) | {"tomli-w"}  # tomli-w: of flwr
+    # An extra that is imported where it is needed, with a sentence where it is not there.
+    declared |= names(PYPROJECT["project"]["optional-dependencies"]["nifti"])
     distribution = {
         "PIL": "pillow",
         "markdown_it": "markdown-it-py",
