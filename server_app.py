@@ -4,10 +4,10 @@ import logging
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.exit import add_exit_handler
 
 from fedadb_app import messages
 from fedadb_app.data.clients import image_schema, partition_of, server_dataset
+from fedadb_app.flower_internals import call_on_exit
 from fedadb_app.local_training import choose_device
 from fedadb_app.models.classifier import ModelSpec
 from fedadb_app.process import keep_freed_memory
@@ -33,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
     refuse_misfit(config, method)
     checkpoint = checkpoint_to_resume(config, params)
     with RunFolder.create(config, context.run_id, checkpoint) as folder:
-        add_exit_handler(folder.stop)  # `flwr stop` ends the process without telling this thread
+        call_on_exit(folder.stop)  # `flwr stop` ends the process without telling this thread
         logger.info("results: %s", folder.path)
         folder.write_config(config, params.model_dump(by_alias=True))
         dataset, schema = server_dataset(config), image_schema(config)

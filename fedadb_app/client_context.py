@@ -9,13 +9,13 @@ from functools import wraps
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message
-from flwr.clientapp.typing import ClientAppCallable
 
 from fedadb_app import messages
 from fedadb_app.client_state import StateFolder
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim
 from fedadb_app.errors import DataError, FedADBError
+from fedadb_app.flower_internals import ClientAppCallable
 from fedadb_app.models.classifier import StateDict
 
 logger = logging.getLogger("flwr.fedadb")

@@ -10,24 +10,14 @@ SuperNodes each compute for themselves; for them nothing changes.
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeGuard
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-if TYPE_CHECKING:
-    from flwr.superlink.grid import InMemoryGrid
+from fedadb_app.flower_internals import is_simulation
 
 _LOOK = 0.12  # seconds after which Flower has taken what was pushed before
 _POLL = 0.002  # seconds between two looks for replies, per message; Flower's own 0.1 at most
-
-
-def is_simulation(grid: Grid) -> "TypeGuard[InMemoryGrid]":
-    """Whether the nodes are simulated in this process."""
-    # Imported here: it brings SQLAlchemy, which every ClientApp's process would wait for.
-    from flwr.superlink.grid import InMemoryGrid
-
-    return isinstance(grid, InMemoryGrid)
 
 
 def largest_first(

@@ -9,9 +9,9 @@ import math
 import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp.mod import LocalDpMod
-from flwr.clientapp.typing import ClientAppCallable
 
 from fedadb_app.client_context import or_refuse
+from fedadb_app.flower_internals import ClientAppCallable
 from fedadb_app.randomness import secret_generator
 from strategies.registry import read_run_config
 

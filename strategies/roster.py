@@ -16,11 +16,11 @@ from flwr.serverapp import Grid
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.errors import NodeError
+from fedadb_app.flower_internals import is_simulation
 from strategies.claims import PATIENCE, Claims, identity, stated_parts
-from strategies.dispatch import is_simulation
 
 if TYPE_CHECKING:
-    from flwr.superlink.grid import InMemoryGrid
+    from fedadb_app.flower_internals import InMemoryGrid
 
 _PAUSE = 0.2  # seconds between two looks at who is connected and who has answered
 _PROBED = 8  # at least so many of a simulation's nodes are asked which partition they hold

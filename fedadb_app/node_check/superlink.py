@@ -6,19 +6,14 @@ import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib import metadata
-from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 from cryptography import x509
-from flwr.proto.fleet_pb2 import ActivateNodeRequest
-from flwr.supercore.error import ApiErrorCode, FlowerError
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedadb_app.errors import CredentialError, NodeError
+from fedadb_app.flower_internals import Admission, ask_admission
 from fedadb_app.node_check.machine import read_key
 from fedadb_app.node_check.settings import NodeSettings
 
@@ -71,45 +66,29 @@ def check_clock(settings: NodeSettings) -> str:
 
 
 def check_admission(settings: NodeSettings) -> str:
-    """Ask the SuperLink whether it knows this node's public key, without joining.
-
-    The request is the one with which a SuperNode joins, but for a heartbeat interval of zero:
-    Flower 1.42 looks for the key first, and then refuses the interval before it changes anything
-    (``flwr/superlink/servicer/fleet/fleet_handlers.py``).
-    """
+    """Ask the SuperLink whether it knows this node's public key, without joining."""
     key = read_key(settings.private_key)
-    request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()))
     try:
-        with FleetHttpClient.from_server_address(
-            settings.superlink,
-            insecure=False,
-            root_certificates=settings.root_certificates.read_bytes(),
-            interceptors=[NodeAuthHttpInterceptor(key, key.public_key())],
-        ) as client:
-            client.ActivateNode(request)
-    except httpx.HTTPStatusError as error:
-        refusal = FlowerError.from_json(error.response.text)
-        code = error.response.status_code if refusal is None else refusal.code
-        if code != ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
-            raise NodeError(_why_refused(code, settings.private_key)) from error
+        answer = ask_admission(settings.superlink, settings.root_certificates.read_bytes(), key)
     except (httpx.HTTPError, OSError, ValueError) as error:
         raise NodeError(
             f"not asked, since there is no trusted connection ({error}): see the line superlink"
         ) from error
-    return "the SuperLink knows this node's key"
-
-
-def _why_refused(code: int, private_key: Path) -> str:
-    if code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
-        return (
-            f"the SuperLink does not know the public key of {private_key}: its operator admits it "
-            f"with flwr supernode register; a key once unregistered cannot return, make a new one"
+    if answer is Admission.KNOWN_KEY:
+        return "the SuperLink knows this node's key"
+    if answer is Admission.UNKNOWN_KEY:
+        raise NodeError(
+            f"the SuperLink does not know the public key of {settings.private_key}: its operator "
+            f"admits it with flwr supernode register; a key once unregistered cannot return, make "
+            f"a new one"
         )
-    if code == httpx.codes.UNAUTHORIZED:
-        return (
+    if answer is Admission.BAD_SIGNATURE:
+        raise NodeError(
             "the SuperLink refuses this node's signature, which tells the time: see the line clock"
         )
-    return f"the SuperLink answers with code {code}: it must run Flower {metadata.version('flwr')}"
+    raise NodeError(
+        f"the SuperLink answers with code {answer}: it must run Flower {metadata.version('flwr')}"
+    )
 
 
 def _trusting_anyone() -> ssl.SSLContext:
