@@ -1,19 +1,17 @@
 """Whether a method fits a run's data: said before a folder exists or a node is awaited."""
 
-import torch
-
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.clients import image_schema
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError
-from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier, model_facts
 from strategies.method import Method
 
 
 def refuse_misfit(config: RunConfig, method: Method) -> None:
-    """Refuse what the data on this machine show to be impossible; of data elsewhere say nothing.
+    """Refuse what is impossible, as far as it is known without a download.
 
     Raises
     ------
@@ -21,11 +19,12 @@ def refuse_misfit(config: RunConfig, method: Method) -> None:
         As `fitting_model`.
     """
     try:
-        schema = image_schema(config)
+        spec = ModelSpec.expected(config) or ModelSpec.of(config, image_schema(config))
+        _refuse(config, method, spec)
         dataset = None if config.only_nodes else open_dataset(config.dataset, config.data_dir)
     except DataError:  # to be downloaded, or said where the run's folder can keep the reason
         return
-    fitting_model(config, method, schema, dataset)
+    _refuse(config, method, ModelSpec.of(config, image_schema(config)), dataset)
 
 
 def fitting_model(
@@ -50,32 +49,26 @@ def fitting_model(
         If the images are too small for it, the head cannot be made for so many classes, it holds
         what differential privacy cannot protect, or a batch of the test set has no statistics.
     """
-    model = build_classifier(ModelSpec.of(config, schema), config.seed, method.heads)
-    buffers = sorted(model.state_dict().keys() - set(model.parameter_names()))
-    if config.privacy != "none" and buffers:
+    spec = ModelSpec.of(config, schema)
+    _refuse(config, method, spec, dataset)
+    return build_classifier(spec, config.seed, method.heads)
+
+
+def _refuse(
+    config: RunConfig, method: Method, spec: ModelSpec, dataset: ImageDataset | None = None
+) -> None:
+    facts = model_facts(spec, method.heads)
+    if config.privacy != "none" and facts.buffers:
         raise ConfigError(
             f'privacy="{config.privacy}" needs a model without running statistics, which '
-            f"noise would spoil, but this one has {buffers[0]}: use "
+            f"noise would spoil, but this one has {facts.buffers[0]}: use "
             f'norm="batch-local", or norm="group" if the head has none'
         )
     tested = len(dataset.test_labels) if dataset and config.server_evaluates else 0
     alone = config.norm == "batch-local" and tested % config.batch_size == 1
-    if alone and not _defined_on_one(model, schema):
+    if alone and facts.smallest_batch > 1:
         raise ConfigError(
             f'norm="batch-local" has no statistics of a single image in the head of '
             f'strategy="{config.strategy}", and batch-size={config.batch_size} leaves one of the '
             f"{tested} test images alone: use another batch-size"
         )
-    return model
-
-
-def _defined_on_one(model: ImageClassifier, schema: ImageSchema) -> bool:
-    training = model.training
-    try:
-        with torch.no_grad():
-            model.eval()(torch.zeros(1, *schema.image_shape))
-    except ValueError:  # PyTorch: "Expected more than 1 value per channel"
-        return False
-    finally:
-        model.train(training)
-    return True

@@ -153,8 +153,9 @@ class ModelFacts:
         d.
     batch_statistics : bool
         Whether a sample's output in training depends on the rest of its batch.
-    running_statistics : bool
-        Whether its state holds statistics of the samples it was trained on.
+    buffers : tuple[str, ...]
+        What its state holds beside trained parameters, by name: statistics of the samples that it
+        was trained on.
     smallest_batch : int
         With how many samples it can train: 1, or 2 where a normalisation layer sees one value of
         each channel and sample. Evaluation needs as many with ``norm="batch-local"``.
@@ -162,7 +163,7 @@ class ModelFacts:
 
     feature_size: int
     batch_statistics: bool
-    running_statistics: bool
+    buffers: tuple[str, ...]
     smallest_batch: int
 
 
@@ -183,6 +184,5 @@ def model_facts(spec: ModelSpec, build_heads: HeadBuilder = single_head) -> Mode
         except ValueError:  # PyTorch's batch normalisation, of a single value per channel
             smallest = 2
         size = feature_size(model.features, spec)
-    layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    running = any(layer.running_mean is not None for layer in layers)
-    return ModelFacts(size, model.has_batch_statistics(), running, smallest)
+    buffers = sorted(model.state_dict().keys() - set(model.parameter_names()))
+    return ModelFacts(size, model.has_batch_statistics(), tuple(buffers), smallest)

@@ -77,9 +77,17 @@ def test_its_neighbours_are_not_refused(values, changes):
 
 
 def test_of_data_that_are_not_here_nothing_is_said(tmp_path: Path):
-    """Whether there are 85 classes, nobody can know; the server says it once it has the data."""
-    config = RunConfig(strategy="fedgela", dataset="pathmnist", data_dir=str(tmp_path))
-    refuse_misfit(config, METHODS["fedgela"])
+    """Whether there are 85 classes, nobody can know; the run says it once it has the data."""
+    path = str(tmp_path / "there-alone.npz")
+    refuse_misfit(RunConfig(strategy="fedgela", dataset=path), METHODS["fedgela"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_known_of_a_data_set_is_used_before_it_is_downloaded(tmp_path: Path):
+    config = RunConfig(dataset="cifar100", model="lenet", data_dir=str(tmp_path))
+    refuse_misfit(config, METHODS["fedavg"])
+    with pytest.raises(ConfigError, match="84 for 100 classes"):
+        refuse_misfit(config, METHODS["fedgela"])
     assert list(tmp_path.iterdir()) == []
 
 
