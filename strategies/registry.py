@@ -34,6 +34,10 @@ METHODS: Mapping[str, Method] = {
 }
 
 
+OWN = "fedadb"
+"""The method of this app's paper, which comparisons measure the others by."""
+
+
 def method_title(name: str) -> str:
     """Return how papers write a method; for a name that is not registered, the name."""
     return METHODS[name].title if name in METHODS else name

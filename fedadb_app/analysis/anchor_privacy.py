@@ -66,7 +66,7 @@ class AnchorPrivacy:
         return float(np.median(self.real_psnr))
 
     def rows(self) -> list[dict[str, str | float]]:
-        """Return a row an anchor."""
+        """Return one row per anchor."""
         return [
             {
                 "class": self.class_names[self.labels[i]],

@@ -39,7 +39,7 @@ class Drift:
     values: Mapping[str, npt.NDArray[np.float64]]
 
     def rows(self) -> list[dict[str, float]]:
-        """Return a row a round."""
+        """Return one row per round."""
         return [
             {"round": int(t)} | {name: float(column[i]) for name, column in self.values.items()}
             for i, t in enumerate(self.rounds)
@@ -69,7 +69,7 @@ def read_drift(folder: Path) -> Drift:
 
 
 def plot_drift(runs: Mapping[str, Drift], path: Path) -> None:
-    """Draw it over rounds, a line a run."""
+    """Draw it over rounds, one line per run."""
     figure = Figure(figsize=(12, 4), layout="constrained")
     row = figure.subplots(1, len(_TITLES))
     shades = dict(zip(runs, colours(len(runs)), strict=True))

@@ -47,7 +47,7 @@ class Surface:
     accuracy: npt.NDArray[np.float64]
 
     def rows(self) -> list[dict[str, float]]:
-        """Return a row a point: ``a``, ``b``, ``loss``, ``accuracy``."""
+        """Return one row per point: ``a``, ``b``, ``loss``, ``accuracy``."""
         return [
             {
                 "a": float(a),

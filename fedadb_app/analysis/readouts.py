@@ -7,14 +7,8 @@ from pathlib import Path
 
 from fedadb_app.analysis.anchor_privacy import anchor_privacy, plot_anchors
 from fedadb_app.analysis.drift import plot_drift, read_drift
-from fedadb_app.analysis.embeddings import (
-    correlation,
-    features_of,
-    pca,
-    plot_pca_and_correlation,
-    plot_tsne,
-    tsne,
-)
+from fedadb_app.analysis.embedding_plots import plot_pca_and_correlation, plot_tsne
+from fedadb_app.analysis.embeddings import correlation, features_of, pca, tsne
 from fedadb_app.analysis.hessian import top_eigenpairs, training_sample
 from fedadb_app.analysis.landscape import loss_surface, plot_surfaces
 from fedadb_app.analysis.runs import SavedRun

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 
 _PALETTE = (
@@ -15,6 +18,31 @@ _PALETTE = (
 
 NAMED = 30  # more classes are numbered only
 _CHARACTERS_PER_INCH = 13  # of a small font
+
+
+def draw_class_strip(
+    axes: Axes, rounds: Sequence[int], values: npt.NDArray[np.float64]
+) -> AxesImage:
+    """Draw accuracy per class over rounds, each class a row; return what a colour bar needs.
+
+    Parameters
+    ----------
+    axes : Axes
+        Where to.
+    rounds : Sequence[int]
+        Evaluated rounds; a column reaches back to the evaluation before it.
+    values : numpy.ndarray
+        Percent, ``(len(rounds), C)``.
+    """
+    return axes.imshow(
+        np.repeat(values.T, np.diff([0, *rounds]), axis=1),
+        aspect="auto",
+        vmin=0,
+        vmax=100,
+        cmap="viridis",
+        interpolation="none",
+        extent=(0.5, rounds[-1] + 0.5, values.shape[1] - 0.5, -0.5),
+    )
 
 
 def colours(count: int) -> Sequence[str]:
@@ -54,7 +82,7 @@ def add_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
 
 
 def class_legend(class_names: Sequence[str]) -> list[Line2D]:
-    """Return the legend's entries: a dot a class, and the star of an anchor."""
+    """Return the legend's entries: one dot per class, and the star of an anchor."""
     named = class_names if len(class_names) <= NAMED else ()
     dots = [
         Line2D([], [], linestyle="", marker="o", color=colour, label=label)

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedadb_app.analysis.style import draw_class_strip
 from fedadb_app.comparison.readings import Reading, mean_curve
 from strategies.registry import method_title
 
@@ -50,10 +51,7 @@ def plot_classes(readings: Sequence[Reading], path: Path) -> None:
     figure = Figure(figsize=(8, 0.5 + 1.25 * len(first)), layout="constrained")
     rows = figure.subplots(len(first), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, reading) in zip(rows, first.items(), strict=True):
-        ends = np.array([0, *reading.rounds]) + 0.5  # a column fills the rounds up to its own
-        classes = np.arange(reading.class_accuracy.shape[1] + 1) - 0.5
-        image = axes.pcolormesh(ends, classes, reading.class_accuracy.T, vmin=0, vmax=100)
-        axes.invert_yaxis()
+        image = draw_class_strip(axes, reading.rounds, reading.class_accuracy)
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(method_title(name), fontsize="small", loc="left")
         axes.set_ylabel("class", fontsize="small")

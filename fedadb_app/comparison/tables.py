@@ -11,7 +11,7 @@ from scipy import stats
 from fedadb_app.analysis.convergence import TARGETS, rounds_to_targets, targets_of
 from fedadb_app.comparison.readings import Reading, mean_curve
 from fedadb_app.runs.atomic import replace
-from strategies.registry import method_title
+from strategies.registry import OWN, method_title
 
 
 def write_csv(readings: Sequence[Reading], path: Path) -> None:
@@ -101,12 +101,12 @@ def _rounds_table(by_method: Mapping[str, Sequence[Reading]]) -> list[str]:
     curves = {name: mean_curve(rs) for name, rs in by_method.items()}
     targets = targets_of(curves.values())
     reached = rounds_to_targets(curves, targets)
-    ours = reached.get("fedadb")
+    ours = reached.get(OWN)
     lines = [
         (
             f"First round at which the smoothed mean accuracy (EWMA, factor 0.2) reaches 45, 65 "
             f"and 85 % of the maximum, {targets[-1] / TARGETS[-1]:.2f} %. In brackets: times as "
-            f"many rounds as FedADB. –: never."
+            f"many rounds as {method_title(OWN)}. –: never."
         ),
         "",
         "| method | " + " | ".join(f"{target:.1f} %" for target in targets) + " |",

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedadb_app.analysis.convergence import SMOOTHING, smooth
-from fedadb_app.analysis.style import NAMED, shortened
+from fedadb_app.analysis.style import NAMED, draw_class_strip, shortened
 from fedadb_app.report.svg import MUTED, NARROW, OTHERS, SERIES, WIDE, Picture
 from fedadb_app.runs.tables import Floats
 
@@ -116,19 +116,9 @@ def class_heat_map(
     wide : bool
         Whether it has the page's whole width, and with it a key to its colours.
     """
-    spans = np.diff([0, *rounds.astype(int)])
-    cells = np.repeat(values.T, spans, axis=1)
 
     def draw(axes: Axes) -> None:
-        image = axes.imshow(
-            cells,
-            aspect="auto",
-            vmin=0,
-            vmax=100,
-            cmap="viridis",
-            interpolation="none",
-            extent=(0.5, rounds[-1] + 0.5, len(names) - 0.5, -0.5),
-        )
+        image = draw_class_strip(axes, rounds.astype(int).tolist(), values)
         _name_classes(axes, names, 24 if wide else 12)
         _over_rounds(axes, "")
         if wide:

@@ -3,15 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from fedadb_app.analysis.anchor_privacy import AnchorPrivacy, anchor_privacy, plot_anchors
-from fedadb_app.analysis.embeddings import (
-    Embedding,
-    correlation,
-    features_of,
-    pca,
-    plot_pca_and_correlation,
-    plot_tsne,
-    tsne,
-)
+from fedadb_app.analysis.embedding_plots import plot_pca_and_correlation, plot_tsne
+from fedadb_app.analysis.embeddings import Embedding, correlation, features_of, pca, tsne
 from fedadb_app.analysis.hessian import SAMPLE_SIZE, Spectrum, top_eigenpairs, training_sample
 from fedadb_app.analysis.landscape import Surface, loss_surface, plot_surfaces
 from fedadb_app.analysis.runs import SavedRun

@@ -8,14 +8,13 @@ import torch
 from helpers import serve
 
 from fedadb_app.analysis import embeddings
+from fedadb_app.analysis.embedding_plots import plot_pca_and_correlation, plot_tsne
 from fedadb_app.analysis.embeddings import (
     Correlation,
     Embedding,
     correlation,
     features_of,
     pca,
-    plot_pca_and_correlation,
-    plot_tsne,
     tsne,
 )
 from fedadb_app.analysis.open_run import open_run
