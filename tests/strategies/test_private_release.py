@@ -1,19 +1,28 @@
-"""Differential privacy in whole federations: what is released, of what, and what it costs."""
+"""Differential privacy in whole federations: what is released, and of what."""
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid, node_id, server_context, simulated_nodes
-from faults import edited, fails, first, garbage, silent
+from faults import edited, fails, first
 from flwr.app import ConfigRecord
-from helpers import Federation, identical, messages_of, read_csv
+from helpers import identical
+from privacy_cases import (
+    CENTRAL,
+    PLAIN,
+    SINGLE,
+    both_modes,
+    copied,
+    every_method,
+    is_query,
+    mean_methods,
+    state,
+)
 from safetensors.torch import load_file
 
-import client_app
 import server_app
 import strategies.central_privacy
 import strategies.evaluation
@@ -22,40 +31,9 @@ import strategies.local_privacy
 from fedadb_app import messages
 from fedadb_app.anchors import generate_anchors
 from fedadb_app.data.preparation import CENTRED
-from fedadb_app.errors import ConfigError, TrainingError
+from fedadb_app.errors import ConfigError
 from fedadb_app.privacy import gaussian_epsilon, noised_mean
 from fedadb_app.randomness import secret_generator, torch_generator
-from strategies.registry import METHODS, read_run_config
-
-SINGLE = {"feddyn", "fedexp"}
-"""Methods whose server needs each client's own update."""
-
-CENTRAL = {"privacy": "central", "clipping-norm": 0.5, "noise-multiplier": 0.01}
-LOCAL = {**CENTRAL, "privacy": "local"}
-PLAIN = {"norm": "batch-local"}  # no running statistics, not even in FedGELA's head
-
-every_method = pytest.mark.parametrize("name", list(METHODS))
-mean_methods = pytest.mark.parametrize("name", [name for name in METHODS if name not in SINGLE])
-both_modes = pytest.mark.parametrize("privacy", ["central", "local"])
-
-
-@pytest.fixture
-def repeatable(monkeypatch):
-    """Noise that a test can draw again: call it before each run."""
-
-    def start(seed: int = 0) -> None:
-        uses = itertools.count()
-        for module in (strategies.central_privacy, strategies.local_privacy):
-            monkeypatch.setattr(
-                module, "secret_generator", lambda: np.random.default_rng([seed, next(uses)])
-            )
-
-    return start
-
-
-def state(message: Any) -> dict[str, torch.Tensor]:
-    return messages.to_state_dict(message.content["arrays"])
-
 
 # --- every method ---------------------------------------------------------------------------
 
@@ -122,10 +100,6 @@ def test_each_release_is_the_noised_mean_of_what_was_sent_and_came_back(
             drawn = noise.normal(0, 2 * 0.02, total[n].shape)
             expected = start[n].numpy() + (total[n] + drawn) / 5
             np.testing.assert_allclose(tensor.numpy(), expected, atol=1e-6)
-
-
-def is_query(message: Any) -> bool:
-    return message.metadata.message_type != "train"
 
 
 @mean_methods
@@ -241,10 +215,6 @@ def test_nothing_is_computed_from_or_written_of_the_model_without_noise(values, 
     assert len(used) > 3 * 4
 
 
-def copied(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in model.items()}
-
-
 def single(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.float() for name, tensor in model.items()}
 
@@ -302,185 +272,3 @@ def test_noise_is_as_large_as_calibrated_over_repetitions(federation):
         found.append(strategy.global_model["heads.head.weight"])
     deviation = torch.stack(found).double().std(dim=0)
     assert deviation.mean().item() == pytest.approx(2.0 * 0.5 / 3, rel=0.05)
-
-
-# --- the failure policy ---------------------------------------------------------------------
-
-
-def test_unusable_replies_are_refused_as_without_privacy(federation, caplog):
-    built = federation(6, **CENTRAL)
-    faults = {
-        0: edited(first(lambda a: np.full_like(a, np.nan))),
-        1: edited(first(lambda a: a[:-1])),
-        2: edited(content=garbage),
-        3: silent,
-    }
-    built.strategy.run.config = built.strategy.run.config.model_copy(
-        update={"min_success_fraction": 0.3}
-    )
-    for client, fault in faults.items():
-        built.fault(client, fault)
-    built.run()
-    assert [(row["clients"], row["failures"]) for row in built.rows] == [("2", "4")] * 2
-    warned = " ".join(messages_of(caplog.records, "WARNING"))
-    assert all(f"client {client} failed" in warned for client in faults)
-
-
-def test_too_few_usable_updates_end_the_run_without_a_release(federation):
-    built = federation(4, **CENTRAL)
-    for client in (0, 1, 2):
-        built.fault(client, fails())
-    before = copied(built.strategy.global_model)
-    with pytest.raises(TrainingError, match="1 of 4 clients"):
-        built.run()
-    assert identical(built.strategy.global_model, before)
-
-
-# --- what it costs, round by round ----------------------------------------------------------
-
-
-@both_modes
-def test_epsilon_counts_the_rounds_of_the_client_drawn_most_often(federation, privacy):
-    values = {"noise-multiplier": 3.0, "delta": 1e-4, "fraction-train": 0.4}
-    built = federation(5, **{**values, "privacy": privacy, "num-server-rounds": 6})
-    built.run()
-    reach = {"central": 1, "local": 2}[privacy]
-    drawn: dict[int, int] = {}
-    for t, row in enumerate(built.rows, start=1):
-        for message in built.grid.trained():
-            if message.content["config"]["round"] == t:
-                node = message.metadata.dst_node_id
-                drawn[node] = drawn.get(node, 0) + 1
-        most = max(drawn.values())
-        assert float(row["epsilon"]) == pytest.approx(
-            gaussian_epsilon(reach * math.sqrt(most) / 3.0, 1e-4), rel=1e-5
-        )
-    spent = [float(row["epsilon"]) for row in built.rows]
-    assert spent == sorted(spent)
-    assert 1 < max(drawn.values()) < 6, "not everyone is drawn in each round"
-
-
-def test_without_privacy_epsilon_is_empty_and_its_keys_change_no_byte(federation):
-    plain = federation()
-    other = federation(
-        **{"clipping-norm": 0.1, "noise-multiplier": 9.0, "delta": 0.5, "run-name": "other"}
-    )
-    plain.run()
-    other.run()
-    assert [row["epsilon"] for row in plain.rows + other.rows] == [""] * 4
-    assert identical(plain.strategy.global_model, other.strategy.global_model)
-    names = [r["name"] for r in read_csv(plain.folder.path / "diagnostics.csv")]
-    assert "train_loss" in names
-
-
-# --- repeatability --------------------------------------------------------------------------
-
-
-@both_modes
-def test_two_runs_of_one_seed_differ_by_their_noise_alone(federation, repeatable, privacy):
-    values = {**CENTRAL, "privacy": privacy}
-    runs = [federation(**values, **{"run-name": str(i)}) for i in range(4)]
-    runs[0].run()
-    runs[1].run()
-    assert not identical(runs[0].strategy.global_model, runs[1].strategy.global_model)
-    for built in runs[2:]:
-        repeatable()
-        built.run()
-    assert identical(runs[2].strategy.global_model, runs[3].strategy.global_model)
-
-
-def test_the_noise_does_not_follow_from_any_seed(monkeypatch):
-    """Every node knows the run's seed, and could subtract noise that is drawn from it."""
-    draws = set()
-    for _ in range(20):
-        np.random.seed(0)
-        torch.manual_seed(0)
-        draws.add(secret_generator().normal())
-    assert len(draws) == 20
-
-
-def test_a_clients_noise_does_not_follow_from_numpys_global_seed(federation):
-    """From which Flower's mod draws, and which any library may set."""
-    built = federation(**LOCAL, **{"num-server-rounds": 1})
-    built.run()
-    sent = []
-    for _ in range(2):
-        np.random.seed(0)
-        sent.append(state(local_reply(built, 0)))
-    assert not identical(*sent)
-
-
-# --- local ----------------------------------------------------------------------------------
-
-
-def local_reply(built: Federation, client: int, **changes: Any) -> Any:
-    """What a client answers to the first round's message under other privacy values."""
-    message = messages.train_message(built.grid.trained()[0].content, node_id(client))
-    context = built.grid.context(node_id(client))
-    context.run_config = {**context.run_config, **changes}
-    return client_app.app(message, context)
-
-
-def flat(model: dict[str, torch.Tensor]) -> torch.Tensor:
-    return torch.cat([t.double().flatten() for t in model.values()])
-
-
-def test_a_client_clips_and_noises_before_it_sends(federation):
-    built = federation(**{"num-server-rounds": 1, "learning-rate": 1.0})
-    built.run()
-    start = flat(state(built.grid.trained()[0]))
-    moved = flat(state(local_reply(built, 0))) - start
-    assert moved.norm() > 0.02
-    direction = moved / moved.norm()
-
-    # C = 0.01 and hardly any noise: what is left is the direction, at the clipping norm
-    little = {"privacy": "local", "clipping-norm": 0.01, "noise-multiplier": 1e-3}
-    sent = flat(state(local_reply(built, 0, **little))) - start
-    assert (sent @ direction).item() == pytest.approx(0.01, rel=0.02)
-
-    # z = 2: noise of standard deviation z C = 0.02 in every coordinate; 60 000 of them
-    much = {**little, "noise-multiplier": 2.0}
-    noise = flat(state(local_reply(built, 0, **much))) - start - 0.01 * direction
-    assert noise.std().item() == pytest.approx(0.02, rel=0.02)
-    again = flat(state(local_reply(built, 0, **much))) - start - 0.01 * direction
-    assert abs(float(np.corrcoef(noise, again)[0, 1])) < 0.03
-
-
-def test_local_replies_hold_no_value_without_noise_but_the_count(federation):
-    built = federation(**LOCAL)
-    built.run()
-    assert [row["failures"] for row in built.rows] == ["0", "0"]
-    replies = [m for m in built.grid.received if not is_query(m)]
-    assert len(replies) == 6
-    for reply in replies:
-        assert set(reply.content) == {"arrays", "metrics"}
-        assert set(reply.content["metrics"]) == {"num-examples"}
-
-
-# --- what is refused ------------------------------------------------------------------------
-
-
-@both_modes
-@pytest.mark.parametrize(
-    ("strategy", "model"), [("fedavg", "resnet18"), ("fedadb", "resnet18"), ("fedgela", "lenet")]
-)
-def test_running_statistics_are_refused(federation, privacy, strategy, model):
-    values = {"privacy": privacy, "strategy": strategy, "model": model}
-    with pytest.raises(ConfigError, match=rf'privacy="{privacy}" .*running.*norm="batch-local"'):
-        federation(**values)
-    federation(**values, norm="batch-local", **{"run-name": "accepted"})
-
-
-@pytest.mark.parametrize(
-    ("key", "wrong", "allowed"),
-    [
-        ("privacy", "global", 'one of "none", "central", "local"'),
-        ("clipping-norm", 0.0, "greater than 0"),
-        ("noise-multiplier", 0.0, "at least 0.001"),
-        ("delta", 0.0, "greater than 0"),
-        ("delta", 1.0, "less than 1"),
-    ],
-)
-def test_values_out_of_range(key, wrong, allowed):
-    with pytest.raises(ConfigError, match=f"^{key}=.*{allowed}"):
-        read_run_config({key: wrong})
