@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from embedding_points import clusters, embedding, random_features
 from helpers import serve
 
 from fedadb_app.analysis import embeddings
 from fedadb_app.analysis.embedding_plots import plot_pca_and_correlation, plot_tsne
 from fedadb_app.analysis.embeddings import (
     Correlation,
-    Embedding,
     correlation,
     features_of,
     pca,
@@ -19,30 +19,6 @@ from fedadb_app.analysis.embeddings import (
 )
 from fedadb_app.analysis.open_run import open_run
 from fedadb_app.errors import DataError
-
-NAMES = ("a", "b", "c")
-
-
-def embedding(real, labels, anchors, names=NAMES, anchor_labels=None) -> Embedding:
-    anchors = np.asarray(anchors, float)
-    own = np.arange(len(anchors)) if anchor_labels is None else np.asarray(anchor_labels)
-    return Embedding(np.asarray(real, float), np.asarray(labels), anchors, own, names)
-
-
-def clusters(per_class: int = 12, features: int = 6) -> Embedding:
-    """Three far clusters, each with its anchor inside."""
-    rng = np.random.default_rng(0)
-    centres = 50 * np.eye(3, features)
-    labels = np.repeat(np.arange(3), per_class)
-    real = centres[labels] + rng.normal(size=(len(labels), features))
-    return embedding(real, labels, centres)
-
-
-def random_features(images: int = 40, features: int = 7) -> Embedding:
-    rng = np.random.default_rng(1)
-    real = rng.normal(size=(images, features)) * np.arange(1, features + 1) + 3
-    return embedding(real, np.arange(images) % 3, rng.normal(size=(3, features)))
-
 
 # --- features of a run ----------------------------------------------------------------------
 

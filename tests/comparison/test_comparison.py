@@ -1,10 +1,8 @@
 """A comparison: which runs it makes, what counts, and the numbers in its tables."""
 
-import csv
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import tomli_w
 from helpers import REPOSITORY, write_run
@@ -15,9 +13,7 @@ from fedadb_app.cli.main import main
 from fedadb_app.comparison import running
 from fedadb_app.comparison.folder import is_complete, open_folder, set_aside
 from fedadb_app.comparison.grid import Cell, Grid, checked_grid
-from fedadb_app.comparison.readings import mean_curve, read_run
 from fedadb_app.comparison.running import run_missing
-from fedadb_app.comparison.tables import mean_and_std, paired_interval, write_csv, write_markdown
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.flower_run import FlowerError, Simulation
 
@@ -190,131 +186,6 @@ def test_two_calls_do_not_work_in_one_folder(tmp_path, grid):
         open_folder(tmp_path, grid)
 
 
-# --- numbers --------------------------------------------------------------------------------
-
-
-def test_mean_and_sample_deviation():
-    assert mean_and_std([1.0, 2.0, 3.0, 6.0]) == "3.00 ± 2.16"
-    assert mean_and_std([4.0]) == "4.00"
-
-
-def test_paired_interval_is_students():
-    # differences 1, 2, 3: mean 2, s = 1, t(0.975; 2) = 4.3027
-    low, high = paired_interval([1.0, 2.0, 3.0])
-    half = 4.302652729911275 / np.sqrt(3)
-    assert (low, high) == pytest.approx((2 - half, 2 + half))
-    assert paired_interval([1.0]) is None
-
-
-def edit(path, old, new):
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-
-
-DAMAGES = {
-    "rounds.csv without its last round": lambda p: edit(p, p.read_text().splitlines(True)[-1], ""),
-    "rounds.csv without a round in between": lambda p: edit(
-        p, p.read_text().splitlines(True)[2], ""
-    ),
-    "rounds.csv without a line end": lambda p: p.write_text(p.read_text()[:-1]),
-    "rounds.csv cut in its last cell": lambda p: p.write_text(p.read_text()[:-3]),
-    "rounds.csv with a word": lambda p: edit(p, "2,20.00", "2,abc"),
-    "rounds.csv with nan": lambda p: edit(p, "2,20.00", "2,nan"),
-    "rounds.csv with inf": lambda p: edit(p, "2,20.00", "2,inf"),
-    "rounds.csv without an accuracy": lambda p: edit(p, "3,30.00", "3,"),
-    "rounds.csv without a number of clients": lambda p: edit(p, ",2,1,3000000", ",,1,3000000"),
-    "rounds.csv without seconds": lambda p: edit(p, "seconds_train", "minutes_train"),
-    "rounds.csv twice the same round": lambda p: edit(p, "3,30.00", "2,30.00"),
-    "rounds.csv a cell more": lambda p: edit(p, "2,20.00", "2,20.00,1"),
-    "rounds.csv no text": lambda p: p.write_bytes(b"\xff\xfe"),
-    "class_accuracy.csv without its last round": lambda p: edit(p, "3,100.00,0.00\n", ""),
-    "class_accuracy.csv header only": lambda p: p.write_text("round,a,b\n"),
-    "class_accuracy.csv out of order": lambda p: edit(p, "3,100.00", "1,100.00"),
-    "class_accuracy.csv with a word": lambda p: edit(p, "2,100.00", "2,abc"),
-    "class_accuracy.csv not there": lambda p: p.unlink(),
-    "rounds.csv unlike the summary": lambda p: edit(
-        p.with_name("summary.json"), '"best5_accuracy": 20.0', '"best5_accuracy": null'
-    ),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_run_does_not_count_whatever_its_summary_says(tmp_path, damage):
-    """One sentence names the file; a run that lacks rounds would change every mean and target."""
-    folder = tmp_path / "fedavg-alpha0.1-seed0"
-    write_run(folder, [10.0, 20.0, 30.0])
-    cell = Cell("fedavg", 0.1, 0)
-    read_run(cell, folder)
-    name = damage.split()[0]
-    DAMAGES[damage](folder / name)
-    with pytest.raises(DataError, match=rf"{name} .*remove {folder}, and it is run again") as found:
-        read_run(cell, folder)
-    assert "\n" not in str(found.value)
-
-
-def test_runs_that_were_not_evaluated_in_the_same_rounds_have_no_mean(tmp_path):
-    readings = []
-    for seed, rounds in enumerate((3, 2)):
-        cell = Cell("fedavg", 0.1, seed)
-        write_run(tmp_path / cell.name, [10.0] * rounds)
-        readings.append(read_run(cell, tmp_path / cell.name))
-    with pytest.raises(DataError, match=r"fedavg-alpha0.1-seed0 .* 3 times, .*seed1 2 times"):
-        mean_curve(readings)
-
-
-def test_the_table_is_replaced_at_once(monkeypatch, tmp_path):
-    """A crash at any instant leaves the old one or the new one."""
-    write_run(tmp_path / "run", [10.0, 20.0])
-    readings = [read_run(Cell("fedavg", 0.1, seed), tmp_path / "run") for seed in (0, 1)]
-    path = tmp_path / "comparison.csv"
-    write_csv(readings[:1], path)
-    before = path.read_text()
-
-    def crash(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(type(path), "replace", crash)
-    with pytest.raises(KeyboardInterrupt):
-        write_csv(readings, path)
-    assert path.read_text() == before
-
-
-def test_readings_and_tables(tmp_path):
-    curves = {
-        ("fedavg", 0): [10.0, 10.0, 20.0],
-        ("fedavg", 1): [20.0, 10.0, 20.0],
-        ("fedadb", 0): [50.0, 60.0, 70.0],
-        ("fedadb", 1): [40.0, 60.0, 90.0],
-    }
-    readings = []
-    for (name, seed), accuracies in curves.items():
-        cell = Cell(name, 0.1, seed)
-        write_run(tmp_path / cell.name, accuracies, classes=((80.0, 0.0), (20.0, 40.0)))
-        readings.append(read_run(cell, tmp_path / cell.name))
-    one = readings[0]
-    assert one.accuracies == (10.0, 10.0, 20.0)
-    assert one.forgetting == pytest.approx((60 + 60) / 6)
-    assert one.seconds_per_round == pytest.approx(2.0)
-    assert one.megabytes_per_round == pytest.approx(4.0)
-    assert one.failures == 3
-
-    write_csv(readings, tmp_path / "comparison.csv")
-    with (tmp_path / "comparison.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(r["strategy"], r["seed"], r["final"]) for r in rows][-1] == ("fedadb", "1", "90.000")
-
-    write_markdown(readings, "fedavg", tmp_path / "comparison.md")
-    text = (tmp_path / "comparison.md").read_text()
-    # best five of three rounds = their mean: FedADB 60 and 63.33, FedAvg 13.33 and 16.67
-    assert "| FedADB | 2 | **61.66 ± 2.35**" in text or "| FedADB | 2 | **61.67 ± 2.35**" in text
-    assert "| FedAvg | 2 | 15.00 ± 2.36" in text
-    # mean FedADB curve 45, 60, 80: targets 36, 52, 68; smoothed 45, 48, 54.4
-    assert "| FedADB | 1 (1.0×) | 3 (1.0×) | – |" in text
-    assert "| FedAvg | – | – | – |" in text
-    assert "| FedADB | 2 | +46.66 |" in text or "| FedADB | 2 | +46.67 |" in text
-
-
 # --- the command ----------------------------------------------------------------------------
 
 
@@ -384,7 +255,8 @@ def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_pa
     assert result.exit_code == 0, result.output
     assert runs.started.count("fedadb-alpha0.1-seed1") == 2
     assert len(runs.started) == 5
-    edit(tmp_path / "runs" / "fedavg-alpha0.1-seed1" / "rounds.csv", "3,30.00", "3,nan")
+    damaged = tmp_path / "runs" / "fedavg-alpha0.1-seed1" / "rounds.csv"
+    damaged.write_text(damaged.read_text().replace("3,30.00", "3,nan", 1))
     result = call(*arguments)
     assert result.exit_code == 1
     assert "rounds.csv cannot be read: round 3" in " ".join(result.output.split())
