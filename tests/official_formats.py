@@ -1,12 +1,16 @@
-"""SVHN, CIFAR, CINIC-10 and PACS in their real formats on disk, small."""
+"""SVHN, CIFAR, CINIC-10 and PACS in their real formats on disk, small, and how they open."""
 
 import pickle
 from hashlib import md5
 
 import numpy as np
+import pytest
 from PIL import Image
 from scipy.io import savemat
 from torchvision.datasets import CIFAR10, CIFAR100, SVHN
+
+from fedadb_app.data.sources import open_dataset
+from fedadb_app.errors import DataError
 
 
 def make_cifar(home, monkeypatch, kind=CIFAR10, per_file=None):
@@ -90,3 +94,23 @@ def make_pacs(home, images=20, classes=PACS_CLASSES):
             for number in range(images + 5 * d * (c == 0)):
                 pixels = np.full((227, 227, 3), (60 * d, 60 * c, 128), np.uint8)
                 save_image(home / "pacs" / domain / name / f"pic_{number:03}.png", pixels)
+
+
+def reopen(name, home, download=False):
+    open_dataset.cache_clear()
+    return open_dataset(name, str(home), download=download)
+
+
+def refused(name, home, *words, download=False):
+    with pytest.raises(DataError) as caught:
+        reopen(name, home, download)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in (f'"{name}"', *words):
+        assert str(word) in message
+    assert not list(home.parent.glob("cache/fedadb/prepared/*/meta.json"))
+
+
+def same(array, expected):
+    assert array.dtype == expected.dtype
+    assert np.array_equal(array, expected)

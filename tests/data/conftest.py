@@ -3,6 +3,7 @@
 import pytest
 import torchvision.datasets.utils as torchvision_utils
 
+from fedadb_app.data.clients import partition_of
 from fedadb_app.data.sources import open_dataset
 
 
@@ -18,3 +19,14 @@ def cache(tmp_path, monkeypatch):
 
 def _no_download(*_args, **_kwargs):
     pytest.fail("a download was tried")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder for official files, and a cache of this test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    open_dataset.cache_clear()
+    partition_of.cache_clear()
+    yield tmp_path / "home"
+    open_dataset.cache_clear()
+    partition_of.cache_clear()
