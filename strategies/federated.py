@@ -108,7 +108,7 @@ class FederatedStrategy(Strategy):
         broadcast = self.half.broadcast(inputs)
         record.seconds_anchors = time.perf_counter() - before
         self.round = Round(inputs, broadcast, record, participants, mark=mark)
-        self.round.note(broadcast.diagnostics)
+        self.round.record.add(broadcast.diagnostics)
         self.artifacts = broadcast.artifacts
         if broadcast.model is not self.global_model:
             arrays = messages.to_arrays(broadcast.model)
@@ -165,10 +165,10 @@ class FederatedStrategy(Strategy):
         this = self.round
         lost = self.clients.ledger.lost_states(this.number, updates)
         if lost is not None:
-            this.note({"client_states_lost": lost})
+            this.record.add({"client_states_lost": lost})
         updates = protected(self.run, this, updates)
         update = self.half.update(this.inputs, updates)
-        this.note(update.diagnostics)
+        this.record.add(update.diagnostics)
         model = in_types_of(self.global_model, update.model)
         if not all_finite(model):
             raise TrainingError(

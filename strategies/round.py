@@ -65,11 +65,3 @@ class Round:
         """Return the seconds since the mark, and set it anew."""
         before, self.mark = self.mark, time.perf_counter()
         return self.mark - before
-
-    def note(self, diagnostics: Mapping[str, float]) -> None:
-        """Put values where they belong: the row's column of that name, or ``diagnostics.csv``."""
-        for name, value in diagnostics.items():
-            if name in RoundRecord.header():
-                setattr(self.record, name, value)
-            else:
-                self.record.diagnostics[name] = value

@@ -49,7 +49,7 @@ def protected(
         return [released(run.config, sent, updates, drawn=len(this.participants))]
     if privacy == "none":  # of noised updates it would be the noise's
         models, names = [u.arrays for u in updates], this.inputs.parameter_names
-        this.note(client_drift(models, sent, names, sample_weights(updates)))
+        this.record.add(client_drift(models, sent, names, sample_weights(updates)))
     return updates
 
 

@@ -51,6 +51,7 @@ def updates(*models, sizes=None, buffers=None):
 
 
 def test_exp_identical_updates_are_fedavg():
+    """All Delta_k = Delta, so eta_g = max(1, ||Delta||^2 / (2 (||Delta||^2 + eps))) = 1."""
     exp = Server(FedEXP(FedEXPParams()), [1.0, 2.0])
     avg = Server(FedAvg(FedAvgParams()), [1.0, 2.0])
     same = updates([2.0, 4.0], [2.0, 4.0], [2.0, 4.0])
@@ -60,6 +61,7 @@ def test_exp_identical_updates_are_fedavg():
 
 @pytest.mark.parametrize("participants", [2, 3, 4])
 def test_exp_orthogonal_updates_are_stretched_by_half_their_number(participants):
+    """m updates 2 e_k: sum p_k ||Delta_k||^2 = 4, ||Delta||^2 = m (2/m)^2 = 4/m, so m/2."""
     start = [0.0] * participants
     models = [[2.0 if i == k else 0.0 for i in range(participants)] for k in range(participants)]
     exp = Server(FedEXP(FedEXPParams(eps=0.0)), start)
@@ -69,6 +71,7 @@ def test_exp_orthogonal_updates_are_stretched_by_half_their_number(participants)
 
 
 def test_exp_eps_decays_with_the_square_of_the_learning_rate():
+    """eps_t = eps * decay^(2 (t-1)): eps in round 1, eps / 16 in round 3 with decay 1/2."""
     models = updates([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0])
     eps = 0.1
     exp = Server(FedEXP(FedEXPParams(eps=eps)), [0.0, 0.0, 0.0], decay=0.5)
@@ -83,9 +86,11 @@ def test_exp_eps_decays_with_the_square_of_the_learning_rate():
 
 
 def test_exp_averages_buffers_and_evaluates_two_iterates():
+    """Step 3/2 of the mean (4/3, 4/3, 4/3) is (2, 2, 2); the buffer stays (1 + 2 + 6) / 3 = 3."""
     exp = Server(FedEXP(FedEXPParams(eps=0.0)), [0.0, 0.0, 0.0])
     opposite = updates([4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0], buffers=[1.0, 2.0, 6.0])
     first = exp.advance(1, opposite)
+    assert torch.allclose(first, torch.full((3,), 2.0).double())
     assert float(exp.model["b"]) == 3.0  # the plain mean, though the step is 1.5
     assert torch.equal(exp.made.evaluated["w"].double(), first)
     second = exp.advance(2, updates([4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]))
@@ -108,6 +113,7 @@ def test_exp_never_shrinks_the_step_and_a_huge_eps_is_fedavg(rows):
 
 
 def test_acg_global_model_is_the_mean_whatever_the_momentum():
+    """theta^(t-1) + lambda m + (mean - theta~) = mean, as theta~ = theta^(t-1) + lambda m."""
     acg = Server(FedACG(FedACGParams(momentum=0.85)), [0.0, 0.0])
     for number, target in enumerate(([1.0, 1.0], [3.0, 0.0], [-2.0, 5.0]), start=1):
         before = acg.model["w"].double()
@@ -126,6 +132,7 @@ def test_acg_global_model_is_the_mean_whatever_the_momentum():
 
 
 def test_acg_momentum_of_a_constant_step_is_a_geometric_sum():
+    """m^t = lambda m^(t-1) + s from m^0 = 0 is s (1 + lambda + ... + lambda^(t-1))."""
     rate, step = 0.85, 2.0
     acg = Server(FedACG(FedACGParams(momentum=rate)), [0.0])
     for number in range(1, 8):
@@ -139,17 +146,20 @@ def test_acg_momentum_of_a_constant_step_is_a_geometric_sum():
 
 
 def test_dyn_first_round_is_one_plus_p_over_k_mean_steps():
+    """From 1 to 2 and 5: mean 3.5, s = 1 + 4 = 5, K = 10: 3.5 + 5/10 = 1 + (1 + 2/10) * 2.5."""
     dyn = Server(FedDyn(FedDynParams()), [1.0], clients=10)
     got = dyn.advance(1, updates([2.0], [5.0], sizes=[1, 99]))
     assert float(got) == pytest.approx(1 + (1 + 2 / 10) * 2.5)  # plain mean: sizes do not matter
 
 
 def test_dyn_full_participation_doubles_the_first_step():
+    """From 0 to 1, 2, 6: mean 3, and s / K = (1 + 2 + 6) / 3 = 3 on top."""
     dyn = Server(FedDyn(FedDynParams()), [0.0], clients=3)
     assert float(dyn.advance(1, updates([1.0], [2.0], [6.0]))) == pytest.approx(6.0)
 
 
 def test_dyn_lineage_weights_the_mean_by_samples():
+    """The mean is 3/4 * 1 + 1/4 * 5 = 2; s / K = (1 + 5) / 2 = 3 has no weights."""
     dyn = Server(FedDyn(FedDynParams(variant="lineage")), [0.0], clients=2)
     got = dyn.advance(1, updates([1.0], [5.0], sizes=[30, 10]))
     assert float(got) == pytest.approx(0.75 * 1 + 0.25 * 5 + (1 + 5) / 2)
