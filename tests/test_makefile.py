@@ -65,7 +65,7 @@ def make(checkout: Path) -> Make:
             env=ours,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
 
