@@ -5,14 +5,15 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedadb_app import messages
 from fedadb_app.data.clients import image_schema, partition_of, server_dataset
 from fedadb_app.flower_internals import call_on_exit
+from fedadb_app.guarded_grid import Allowance, guarded
 from fedadb_app.local_training import choose_device
 from fedadb_app.models.classifier import ModelSpec
 from fedadb_app.process import keep_freed_memory
 from fedadb_app.runs.checkpoint import checkpoint_to_resume
 from fedadb_app.runs.writer import RunFolder
+from fedadb_app.wire_arrays import to_arrays
 from strategies.federated import FederatedStrategy
 from strategies.fit import fitting_model, refuse_misfit
 from strategies.registry import read_run_config
@@ -38,6 +39,7 @@ def main(grid: Grid, context: Context) -> None:
         folder.write_config(config, params.model_dump(by_alias=True))
         dataset, schema = server_dataset(config), image_schema(config)
         model = fitting_model(config, method, schema, dataset).to(device)
+        grid = guarded(grid, Allowance.of(model.state_dict(), config.max_reply_bytes))
         roster = Roster(config)
         roster.gather(grid)
         partition = None
@@ -59,7 +61,7 @@ def main(grid: Grid, context: Context) -> None:
         try:
             strategy.start(
                 grid,
-                messages.to_arrays(strategy.global_model),
+                to_arrays(strategy.global_model),
                 num_rounds=config.num_server_rounds - folder.finished_rounds,
                 timeout=config.round_timeout,
                 evaluate_fn=strategy.evaluate_round,

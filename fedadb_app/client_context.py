@@ -17,6 +17,8 @@ from fedadb_app.data.clients import PartitionClaim
 from fedadb_app.errors import DataError, FedADBError
 from fedadb_app.flower_internals import ClientAppCallable
 from fedadb_app.models.classifier import StateDict
+from fedadb_app.refusals import refusal
+from fedadb_app.wire_arrays import to_arrays, to_state_dict
 
 logger = logging.getLogger("flwr.fedadb")
 
@@ -71,7 +73,7 @@ def or_refuse(answer: Callable[..., Message]) -> Callable[..., Message]:
             # The name of a hospital's file may name a patient, and its folder is a label.
             secret = isinstance(error, DataError) and _DATA_PATH in context.node_config
             reason = "its data cannot be used; its own log says why" if secret else str(error)
-            return messages.refusal(message, reason)
+            return refusal(message, reason)
 
     return guarded
 
@@ -94,11 +96,11 @@ class ContextState:
         if _STATE not in self._state.array_records:
             return 0, {}
         number = self._state.config_records[_STATE_ROUND][_ROUND]
-        return int(number), messages.to_state_dict(self._state.array_records[_STATE])  # type: ignore[arg-type]
+        return int(number), to_state_dict(self._state.array_records[_STATE])  # type: ignore[arg-type]
 
     def write(self, server_round: int, state: StateDict) -> None:
         """Keep the state after a round; it never leaves this client."""
-        self._state[_STATE] = messages.to_arrays(state)
+        self._state[_STATE] = to_arrays(state)
         self._state[_STATE_ROUND] = ConfigRecord({_ROUND: server_round})
 
 

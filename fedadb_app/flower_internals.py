@@ -6,15 +6,20 @@ need is imported where it is used: it brings SQLAlchemy and HTTP clients, for wh
 of a node would wait.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeGuard
 
+import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Context, Message
+from flwr.app import Array, Context, Error, Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 if TYPE_CHECKING:
+    from flwr.superlink.grid import HttpGrid as HttpGrid
     from flwr.superlink.grid import InMemoryGrid as InMemoryGrid  # for annotations elsewhere
 
 ClientAppCallable = Callable[[Message, Context], Message]
@@ -73,7 +78,6 @@ def ask_admission(
     httpx.HTTPError, OSError, ValueError
         If there is no trusted connection.
     """
-    import httpx
     from flwr.proto.fleet_pb2 import ActivateNodeRequest
     from flwr.supercore.error import ApiErrorCode, FlowerError
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -100,3 +104,167 @@ def ask_admission(
         }
         return known.get(code, code)
     return Admission.KNOWN_KEY
+
+
+# --- replies, from bytes to messages --------------------------------------------------------
+
+
+def is_deployment(grid: Grid) -> "TypeGuard[HttpGrid]":
+    """Whether the nodes are SuperNodes, behind a SuperLink that this process asks over HTTP.
+
+    ``HttpGrid`` is that `Grid`; its ``_runtime_client``, ``node`` and ``run`` are used below. If
+    another class took its place, replies would be read by Flower alone, unguarded.
+    """
+    from flwr.superlink.grid import HttpGrid
+
+    return isinstance(grid, HttpGrid)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A reply that has arrived, of which only what the SuperLink vouches for has been read.
+
+    Attributes
+    ----------
+    metadata : Metadata
+        Who sent it and what it answers, which the SuperLink has compared with what was asked. The
+        reply's own content repeats that, and may lie.
+    object_ids : Sequence[str]
+        The objects that it consists of, the message itself last.
+    """
+
+    metadata: Metadata
+    object_ids: Sequence[str]
+
+    def message(self, content: RecordDict | Error) -> Message:
+        """Return a message from this sender."""
+        from flwr.app.message import make_message
+
+        if isinstance(content, Error):
+            return make_message(metadata=self.metadata, error=content)
+        return make_message(metadata=self.metadata, content=content)
+
+
+def arrived(grid: "HttpGrid", message_ids: Iterable[str]) -> list[Envelope]:
+    """Ask the SuperLink which replies are there; it hands out each once (``PullMessages``).
+
+    Flower's own ``HttpGrid.pull_messages`` goes on to fetch and inflate them, and one that it
+    cannot inflate ends the run.
+    """
+    from flwr.common.serde_utils import metadata_from_proto
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+
+    request = PullAppMessagesRequest(message_ids=message_ids)
+    answer = grid._runtime_client.PullMessages(request)
+    pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
+    return [
+        Envelope(
+            metadata_from_proto(message.metadata),
+            list(dict.fromkeys(node.object_id for node in iterate_object_tree(tree))),
+        )
+        for message, tree in pairs
+    ]
+
+
+def fetch_object(grid: "HttpGrid", object_id: str) -> bytes | None:
+    """Return an object's bytes, or None while its upload has not ended (``PullObject``).
+
+    Raises
+    ------
+    LookupError
+        If the SuperLink no longer has it, as its upload was given up.
+    """
+    from flwr.proto.message_pb2 import PullObjectRequest
+
+    request = PullObjectRequest(node=grid.node, run_id=grid.run.run_id, object_id=object_id)
+    answer = grid._runtime_client.PullObject(request)
+    if not answer.object_found:
+        raise LookupError("its upload was not completed")
+    content: bytes = answer.object_content
+    return content if answer.object_available else None
+
+
+@contextmanager
+def before_each_body(grid: "HttpGrid", check: Callable[[int], None]) -> Iterator[None]:
+    """Have `check` called with the length of each answer of the SuperLink before it is read.
+
+    The HTTP client's response hooks (``ProtobufClient._client``) run when the headers are there.
+    If Flower used another client, lengths would be known only once the bytes are.
+    """
+    client: httpx.Client = grid._runtime_client._client
+    before = client.event_hooks
+
+    def hook(response: httpx.Response) -> None:
+        check(int(response.headers.get("content-length", 0)))
+
+    client.event_hooks = {**before, "response": [*before["response"], hook]}
+    try:
+        yield
+    finally:
+        client.event_hooks = before
+
+
+def confirm(grid: "HttpGrid", envelope: Envelope) -> None:
+    """Let the SuperLink forget a reply's objects (``ConfirmMessageReceived``)."""
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+
+    grid._runtime_client.ConfirmMessageReceived(
+        ConfirmMessageReceivedRequest(
+            node=grid.node,
+            run_id=grid.run.run_id,
+            message_object_id=envelope.metadata.message_id,
+        )
+    )
+
+
+def unpacked_sizes(contents: Mapping[str, bytes]) -> tuple[int, int]:
+    """Return how many bytes of arrays a reply unpacks to, and of everything else.
+
+    An ``Array`` names its ``ArrayChunk`` objects by number, as often as it likes.
+
+    Raises
+    ------
+    Exception
+        Of any kind, if an object is not what Flower makes.
+    """
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_object_body,
+        get_object_head_values_from_object_content,
+    )
+
+    heads = {
+        object_id: get_object_head_values_from_object_content(content)
+        for object_id, content in contents.items()
+    }
+    chunks = {
+        object_id: len(contents[object_id])
+        for object_id, (kind, _, _) in heads.items()
+        if kind == "ArrayChunk"
+    }
+    arrays = 0
+    rest = sum(len(content) for content in contents.values()) - sum(chunks.values())
+    for object_id, (kind, children, _) in heads.items():
+        if kind == "Array":
+            body = json.loads(get_object_body(contents[object_id], Array))
+            arrays += sum(chunks[children[number]] for number in body["arraychunk_ids"])
+    return arrays, rest
+
+
+def inflate(envelope: Envelope, contents: dict[str, bytes]) -> Message:
+    """Make the message of its objects' bytes (``inflate_object_from_contents``), and forget these.
+
+    Raises
+    ------
+    Exception
+        Of any kind, if they are not what Flower makes.
+    """
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+    inflated = inflate_object_from_contents(envelope.metadata.message_id, contents)
+    if not isinstance(inflated, Message):
+        raise TypeError(f"the reply is a {type(inflated).__name__}")
+    content = inflated.error if inflated.has_error() else inflated.content
+    if not isinstance(content, Error | RecordDict):
+        raise TypeError(f"the reply holds a {type(content).__name__}")
+    return envelope.message(content)

@@ -9,20 +9,21 @@ it is asked answers with one sentence. Nothing that describes a client's labels 
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import cast
 
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from safetensors.torch import load, save
 
-from fedadb_app.aggregation import ClientUpdate, all_finite
+from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.client_state import Ancestor
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.models.classifier import StateDict
+from fedadb_app.refusals import RefusalError, UnusableReplyError, refuse_error
+from fedadb_app.wire_arrays import read_model, to_arrays, to_state_dict
 
 _ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity"
 _TENSORS, _STATE_ROUND = "tensors", "state-round"
@@ -33,25 +34,9 @@ _NUM_EXAMPLES = "num-examples"
 _NUM_HELD_OUT, _NUM_CORRECT, _LOSS = "num-held-out", "num-correct", "loss"
 
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
-_LONGEST_REASON = 2000  # characters; the end says most
-
-_REFUSED = 1000  # code of an error that the app itself answers with; Flower's own are small
-
-
-class UnusableReplyError(Exception):
-    """A reply cannot be used; the message is the reason, for the log.
-
-    Much of it may be a node's own words: control characters are escaped, and a long text is cut, so
-    that no node can write lines of its own into the server's log.
-    """
-
-    def __init__(self, reason: str) -> None:
-        safe = "".join(c if c.isprintable() else repr(c)[1:-1] for c in reason[-_LONGEST_REASON:])
-        super().__init__(safe)
-
-
-class RefusalError(UnusableReplyError):
-    """The node does not, or no longer, hold the data that it stated; someone must look there."""
+_MOST_METRICS = 64
+LARGEST_METRIC = 1e6
+"""No loss of a training that still learns something is larger."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +81,7 @@ def read_identity(reply: Message, kind: type[Claim]) -> Claim:
     UnusableReplyError
         If the node answered with an error, or with something else than such a claim.
     """
-    _refuse_error(reply)
+    refuse_error(reply)
     record = reply.content.config_records.get(_IDENTITY, ConfigRecord())
     first, second = (record.get(key) for key in _CLAIM_KEYS[kind])
     if type(first) is not int or type(second) is not int:
@@ -104,47 +89,6 @@ def read_identity(reply: Message, kind: type[Claim]) -> Claim:
             f"its identity lacks whole numbers {' and '.join(_CLAIM_KEYS[kind])}: {dict(record)}"
         )
     return kind(first, second)
-
-
-class Asked:
-    """Which nodes some messages went to, once these have been pushed; one look-up a reply.
-
-    For a node that is gone, or a message that is lost, the SuperLink replies in its own name; what
-    tells then is the id of the message.
-    """
-
-    def __init__(self, sent: Iterable[Message]) -> None:
-        asked = [message.metadata for message in sent]
-        self._by_id = {a.message_id: a.dst_node_id for a in asked if a.message_id}
-        self._nodes = {a.dst_node_id for a in asked}
-
-    def node(self, reply: Message) -> int | None:
-        """Return the node that a reply is about, or None where it answers none of the messages."""
-        source = reply.metadata.src_node_id
-        return self._by_id.get(
-            reply.metadata.reply_to_message_id, source if source in self._nodes else None
-        )
-
-
-def refusal(message: Message, reason: str) -> Message:
-    """Answer that this node cannot do what it is asked, until someone mends something there."""
-    return Message(Error(_REFUSED, reason), reply_to=message)
-
-
-def _refuse_error(reply: Message) -> None:
-    if reply.has_error():
-        reason = reply.error.reason or f"error code {reply.error.code} without a reason"
-        refused = reply.error.code == _REFUSED
-        raise (RefusalError if refused else UnusableReplyError)(_in_one_line(reason))
-
-
-def _in_one_line(reason: str) -> str:
-    """Return the message in what Flower says of a failed client: in simulation a traceback."""
-    _, marker, message = reason.rpartition("ClientAppException occurred. Message: ")
-    lines = (message if marker else reason).strip().splitlines()
-    if marker and lines:
-        return lines[0].removesuffix("'>")
-    return lines[-1].removesuffix("'>") if len(lines) > 1 else reason
 
 
 # --- train ----------------------------------------------------------------------------------
@@ -236,46 +180,50 @@ def read_train_reply(
     Raises
     ------
     UnusableReplyError
-        If it is an error, lacks something, has other tensors than the global model, holds a
-        value that is not finite, or claims another number of samples than it holds (the last, and
-        a refusal, as a `RefusalError`).
+        If it is an error, lacks something or holds more, has other tensors than the global model,
+        a value that is not finite or a metric that no training has, or claims another number of
+        samples than it holds (the last, and a refusal, as a `RefusalError`).
     """
-    _refuse_error(reply)
+    refuse_error(reply)
     content = reply.content
     if _ARRAYS not in content.array_records or _METRICS not in content.metric_records:
         raise UnusableReplyError("the reply holds no model or no metrics")
+    if len(content) > 2:
+        odd = sorted(content.keys() - {_ARRAYS, _METRICS})
+        raise UnusableReplyError(f"the reply holds other records: {odd[:3]}")
     metrics = dict(content.metric_records[_METRICS])
     num_examples = _check_count(metrics.pop(_NUM_EXAMPLES, None), num_samples)
     state_round = metrics.pop(_STATE_ROUND, None)
     if not isinstance(state_round, int | None) or (state_round or 0) < 0:
         raise UnusableReplyError(f"{_STATE_ROUND}={state_round} is no round")
-    if odd := [name for name in metrics if not _METRIC_NAME.fullmatch(name)]:
-        raise UnusableReplyError(f"{odd[0]!r} is no name of a metric")
-    scalars = {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
-    try:
-        model = to_state_dict(content.array_records[_ARRAYS])
-    except Exception as error:  # whatever a client's bytes do to the parser, the run goes on
-        raise UnusableReplyError(f"its model cannot be read: {error}") from error
-    if model.keys() != expected.keys():
-        odd = sorted(model.keys() ^ expected.keys())
-        raise UnusableReplyError(f"its model's tensors are not the global model's: {odd[:3]}")
-    for name, tensor in model.items():
-        if tensor.shape != expected[name].shape:
-            raise UnusableReplyError(
-                f"tensor {name} has shape {tuple(tensor.shape)}, "
-                f"expected {tuple(expected[name].shape)}"
-            )
-        if tensor.dtype != expected[name].dtype:
-            raise UnusableReplyError(
-                f"tensor {name} has type {tensor.dtype}, expected {expected[name].dtype}"
-            )
-        if name.endswith("running_var") and bool((tensor < 0).any()):
-            raise UnusableReplyError(f"tensor {name} is a variance but holds negative values")
-    if not all_finite(model):
-        raise UnusableReplyError("its model holds values that are not finite")
-    if not all(math.isfinite(v) for v in scalars.values()):
-        raise UnusableReplyError(f"its metrics are not finite: {scalars}")
+    scalars = _check_metrics(metrics)
+    model = read_model(content.array_records[_ARRAYS], expected)
     return ClientUpdate(client, model, num_examples, scalars, state_round)
+
+
+def _check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
+    if len(metrics) > _MOST_METRICS:
+        raise UnusableReplyError(f"it has {len(metrics)} metrics, {_MOST_METRICS} at most")
+    scalars = {}
+    for name, value in metrics.items():
+        if not _METRIC_NAME.fullmatch(name):
+            raise UnusableReplyError(f"{name!r} is no name of a metric")
+        scalars[name] = _check_value(name, value)
+    return scalars
+
+
+def _check_value(name: str, value: object) -> float:
+    """Return a number that may be shown and averaged.
+
+    Beyond `LARGEST_METRIC` one client's would be all that a mean shows, and no honest one's is.
+    """
+    if not isinstance(value, int | float):
+        raise UnusableReplyError(f"{name} is a {type(value).__name__}, not a number")
+    if not math.isfinite(value):
+        raise UnusableReplyError(f"{name}={value} is not finite")
+    if abs(value) > LARGEST_METRIC:
+        raise UnusableReplyError(f"{name}={value:g} is beyond {LARGEST_METRIC:g}")
+    return float(value)
 
 
 def _check_count(claimed: object, held: int) -> int:
@@ -333,37 +281,10 @@ def read_evaluate_reply(reply: Message, num_samples: int) -> ClientEvaluation:
         If it is an error, counts other samples than the client holds out, or the loss is not
         finite.
     """
-    _refuse_error(reply)
+    refuse_error(reply)
     metrics = reply.content.metric_records.get(_METRICS, MetricRecord())
     total = _check_count(metrics.get(_NUM_EXAMPLES), num_samples)
     correct, loss = metrics.get(_NUM_CORRECT), metrics.get(_LOSS)
     if type(correct) is not int or not 0 <= correct <= total:
         raise UnusableReplyError(f"num-correct={correct} of {total} samples")
-    if not isinstance(loss, float) or not math.isfinite(loss):
-        raise UnusableReplyError(f"its loss is {loss}")
-    return ClientEvaluation(total, correct, loss)
-
-
-# --- arrays ---------------------------------------------------------------------------------
-
-
-def to_arrays(model: StateDict) -> ArrayRecord:
-    """Pack tensors for the wire, on the CPU."""
-    return ArrayRecord({name: tensor.detach().cpu() for name, tensor in model.items()})
-
-
-def to_state_dict(arrays: ArrayRecord) -> StateDict:
-    """Unpack tensors from the wire."""
-    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
-
-
-def content_bytes(content: RecordDict) -> int:
-    """Return the size of a message's payload: array data and byte strings."""
-    arrays = sum(len(a.data) for record in content.array_records.values() for a in record.values())
-    blobs = sum(
-        len(value)
-        for record in content.config_records.values()
-        for value in record.values()
-        if isinstance(value, bytes)
-    )
-    return arrays + blobs
+    return ClientEvaluation(total, correct, _check_value(_LOSS, loss))

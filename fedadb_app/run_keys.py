@@ -170,6 +170,12 @@ class FederationKeys(Settings):
         description="an update so many times as large as the model it started from is not used; "
         '`0` = any size is (see "Claims and sizes")',
     )
+    max_reply_bytes: int = Field(
+        0,
+        ge=0,
+        description="a reply of a SuperNode that is larger is refused before it is unpacked; "
+        "`0` = four times the model",
+    )
 
 
 class PrivacyKeys(Settings):

@@ -15,6 +15,7 @@ from fedadb_app import messages
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.errors import NodeError
+from fedadb_app.refusals import UnusableReplyError, last_resort
 
 logger = logging.getLogger("flwr.fedadb")
 
@@ -93,8 +94,9 @@ class Claims:
             if node is None:
                 continue
             try:
-                heard[node] = messages.read_identity(reply, self._kind)
-            except messages.UnusableReplyError as error:
+                with last_resort():
+                    heard[node] = messages.read_identity(reply, self._kind)
+            except UnusableReplyError as error:
                 self.leave_out(node, str(error))
         self._admit(heard, connected, at_start)
 

@@ -14,6 +14,7 @@ from fedadb_app.data.registry import preparation_of
 from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.messages import ClientEvaluation
 from fedadb_app.models.classifier import StateDict
+from fedadb_app.wire_arrays import content_bytes, to_arrays
 from strategies.participants import Clients
 from strategies.replies import read_replies
 from strategies.round import Round
@@ -36,8 +37,8 @@ def ask_evaluators(run: ServerRun, clients: Clients, this: Round) -> list[Messag
     this.evaluators = clients.for_evaluation(this.number)
     if not this.evaluators:
         return []
-    content = messages.evaluate_content(this.number, messages.to_arrays(this.evaluated))
-    this.record.bytes_down += messages.content_bytes(content) * len(this.evaluators)
+    content = messages.evaluate_content(this.number, to_arrays(this.evaluated))
+    this.record.bytes_down += content_bytes(content) * len(this.evaluators)
     asked = [messages.evaluate_message(content, node) for node in this.evaluators]
     this.sent = asked
     return asked

@@ -22,6 +22,7 @@ from fedadb_app.models.classifier import StateDict
 from fedadb_app.process import release_freed_memory
 from fedadb_app.runs.checkpoint import Checkpoint
 from fedadb_app.runs.record import RoundRecord
+from fedadb_app.wire_arrays import content_bytes, to_arrays
 from strategies.dispatch import largest_first
 from strategies.evaluation import ask_evaluators, evaluate_on_server, gather_evaluations
 from strategies.participants import Clients
@@ -111,7 +112,7 @@ class FederatedStrategy(Strategy):
         self.round.record.add(broadcast.diagnostics)
         self.artifacts = broadcast.artifacts
         if broadcast.model is not self.global_model:
-            arrays = messages.to_arrays(broadcast.model)
+            arrays = to_arrays(broadcast.model)
         instruction = messages.Instruction(
             server_round,
             settings.num_server_rounds,
@@ -120,7 +121,7 @@ class FederatedStrategy(Strategy):
             run.folder.ancestors,
         )
         content = messages.train_content(arrays, instruction)
-        record.bytes_down = messages.content_bytes(content) * len(participants)
+        record.bytes_down = content_bytes(content) * len(participants)
         self.round.sent = [messages.train_message(content, node) for node in participants]
         counts = self.clients.counts
         samples = [counts[client].train for client in participants.values()]
@@ -156,7 +157,7 @@ class FederatedStrategy(Strategy):
         except TrainingError:  # the last good model stays, for the run's folder
             self._close_round()
             raise
-        arrays = messages.to_arrays(self.global_model)
+        arrays = to_arrays(self.global_model)
         record.seconds_aggregate = self.round.lap()
         return arrays, MetricRecord({name: float(mean) for name, mean in means.items()})
 

@@ -7,6 +7,7 @@ from flwr.app import Message
 from fedadb_app import messages
 from fedadb_app.aggregation import ClientUpdate, client_drift, sample_weights
 from fedadb_app.errors import TrainingError
+from fedadb_app.refusals import UnusableReplyError
 from strategies.central_privacy import released
 from strategies.failures import absurdity, too_few
 from strategies.participants import Clients
@@ -30,7 +31,7 @@ def usable_updates(
     def read(reply: Message, client: int) -> ClientUpdate:
         update = messages.read_train_reply(reply, client, sent, counts[client].train)
         if problem := absurdity(config, sent, this.inputs.parameter_names, update):
-            raise messages.UnusableReplyError(problem)
+            raise UnusableReplyError(problem)
         return update
 
     found = read_replies(this, this.participants, replies, read, clients.roster, config)

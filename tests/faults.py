@@ -119,6 +119,16 @@ UNUSABLE: Mapping[str, tuple[Fault, str]] = {
     "no count": (edited(metrics=lambda m: {"train-loss": 1.0}), "num-examples"),
     "NaN loss": (edited(metrics=lambda m: {**m, "train-loss": float("nan")}), "not finite"),
     "a metric like a path": (edited(metrics=lambda m: {**m, "../x": 1.0}), "no name of a metric"),
+    "absurd loss": (edited(metrics=lambda m: {**m, "train-loss": 1e308}), r"1e\+308 is beyond"),
+    "a list as a metric": (edited(metrics=lambda m: {**m, "x": [1.0]}), "x is a list"),
+    "many metrics": (
+        edited(metrics=lambda m: {**m, **{f"x{i}": 1.0 for i in range(64)}}),
+        "66 metrics, 64 at most",
+    ),
+    "other records": (
+        edited(content=lambda c: RecordDict({**c, "more": ConfigRecord({"x": b"0" * 99})})),
+        "other records: .*more",
+    ),
     "infinite metric": (edited(metrics=lambda m: {**m, "x": float("inf")}), "not finite"),
 }
 """Name -> a fault after which a reply can not be used, and a word of the reason to be logged."""

@@ -14,11 +14,11 @@ from faults import Fault
 from flwr.app import Message
 
 import server_app
-from fedadb_app import messages
 from fedadb_app.data.clients import image_schema, partition_of, server_dataset
 from fedadb_app.runs.record import RoundRecord
 from fedadb_app.runs.summary import accuracy_summary
 from fedadb_app.runs.writer import RunFolder
+from fedadb_app.wire_arrays import to_arrays
 from strategies.federated import FederatedStrategy
 from strategies.fit import fitting_model
 from strategies.registry import read_run_config
@@ -84,7 +84,7 @@ class Federation:
         config = self.strategy.run.config
         return self.strategy.start(
             self.grid,
-            messages.to_arrays(self.strategy.global_model),
+            to_arrays(self.strategy.global_model),
             num_rounds=config.num_server_rounds,
             timeout=config.round_timeout,
             evaluate_fn=self.strategy.evaluate_round,

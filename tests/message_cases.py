@@ -6,13 +6,8 @@ import torch
 from flwr.app import Message
 
 from fedadb_app.local_training import Attachment
-from fedadb_app.messages import (
-    Instruction,
-    to_arrays,
-    train_content,
-    train_message,
-    train_reply,
-)
+from fedadb_app.messages import Instruction, train_content, train_message, train_reply
+from fedadb_app.wire_arrays import to_arrays
 
 MODEL = {
     "features.0.weight": torch.tensor([[1.5, -2.0, 3.25]]),

@@ -9,6 +9,7 @@ from helpers import Federation
 
 import client_app
 from fedadb_app import messages
+from fedadb_app.wire_arrays import to_state_dict
 from strategies.registry import METHODS
 
 SINGLE = {"feddyn", "fedexp"}
@@ -23,7 +24,7 @@ both_modes = pytest.mark.parametrize("privacy", ["central", "local"])
 
 
 def state(message: Any) -> dict[str, torch.Tensor]:
-    return messages.to_state_dict(message.content["arrays"])
+    return to_state_dict(message.content["arrays"])
 
 
 def is_query(message: Any) -> bool:

@@ -12,6 +12,8 @@ from fedadb_app import messages
 from fedadb_app.data.clients import PartitionClaim
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.models.classifier import ModelSpec, build_classifier
+from fedadb_app.refusals import RefusalError
+from fedadb_app.wire_arrays import to_arrays, to_state_dict
 from strategies.registry import METHODS
 
 OWN_SCALARS: dict[str, set[str]] = {"feddyn": {"state-round"}}
@@ -33,7 +35,7 @@ def train_message(strategy: str = "fedavg", attachments=None) -> Message:
     spec = ModelSpec("auto", "batch", dataset.image_shape, dataset.num_classes)
     model = build_classifier(spec, 0, METHODS[strategy].heads)
     instruction = messages.Instruction(1, 2, 0.01, attachments or {})
-    arrays = messages.to_arrays(model.state_dict())
+    arrays = to_arrays(model.state_dict())
     return messages.train_message(messages.train_content(arrays, instruction), 11)
 
 
@@ -43,7 +45,7 @@ def identify(values, node_config) -> Message:
 
 def refused(reply: Message) -> str:
     """The sentence with which a node refuses."""
-    with pytest.raises(messages.RefusalError) as caught:
+    with pytest.raises(RefusalError) as caught:
         messages.read_identity(reply, PartitionClaim)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -108,7 +110,7 @@ def test_training_is_a_function_of_its_message(values):
         client_app.app(train_message(), context(values, clients[i])).content["arrays"]
         for i in (0, 1, 0)
     ]
-    one, other, again = (messages.to_state_dict(r) for r in replies)
+    one, other, again = (to_state_dict(r) for r in replies)
     assert identical(one, again)
     assert not identical(one, other)
 

@@ -12,7 +12,8 @@ from fedadb_app.client_context import ContextState, configured_data, or_refuse
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.errors import ConfigError, DataError
-from fedadb_app.messages import RefusalError, UnusableReplyError, identity_query, read_identity
+from fedadb_app.messages import identity_query, read_identity
+from fedadb_app.refusals import RefusalError, UnusableReplyError
 
 
 def context(**node_config) -> Context:

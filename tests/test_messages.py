@@ -10,15 +10,8 @@ from safetensors.torch import load
 
 from fedadb_app.client_state import Ancestor
 from fedadb_app.local_training import Attachment
-from fedadb_app.messages import (
-    Instruction,
-    content_bytes,
-    read_train,
-    to_arrays,
-    to_state_dict,
-    train_content,
-    train_message,
-)
+from fedadb_app.messages import Instruction, read_train, train_content, train_message
+from fedadb_app.wire_arrays import content_bytes, to_arrays, to_state_dict
 
 # --- arrays ---------------------------------------------------------------------------------
 

@@ -11,10 +11,7 @@ from message_cases import MODEL, asked, good_reply
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.messages import (
-    Asked,
     ClientEvaluation,
-    RefusalError,
-    UnusableReplyError,
     evaluate_content,
     evaluate_message,
     evaluate_reply,
@@ -24,9 +21,11 @@ from fedadb_app.messages import (
     read_evaluate_reply,
     read_identity,
     read_train_reply,
-    to_arrays,
     train_reply,
 )
+from fedadb_app.refusals import RefusalError, UnusableReplyError
+from fedadb_app.wire_arrays import to_arrays
+from strategies.replies import Asked
 
 # --- replies --------------------------------------------------------------------------------
 
@@ -182,7 +181,7 @@ def test_an_evaluation_is_counts_and_a_loss():
         ({"num-correct": 13}, "num-correct=13 of 12"),
         ({"num-correct": -1}, "num-correct=-1 of 12"),
         ({"num-correct": 6.5}, "num-correct=6.5"),
-        ({"loss": float("nan")}, "loss is nan"),
+        ({"loss": float("nan")}, "loss=nan is not finite"),
         ({"loss": [1.0]}, "loss is"),
     ],
 )

@@ -31,6 +31,7 @@ MAY_DIFFER = frozenset(
         "node-timeout",
         "round-timeout",
         "min-success-fraction",
+        "max-reply-bytes",
         "checkpoint-every",
         "snapshot-every",
         "resume-from",

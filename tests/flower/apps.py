@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from fedadb_app.wire_arrays import to_arrays, to_state_dict
+
 
 @app.train()
 def rehearse(message: Message, context: Context) -> Message:
@@ -34,11 +36,11 @@ def rehearse(message: Message, context: Context) -> Message:
         time.sleep(300)
     reply = train(message, context)
     if deed is not None:
-        model = messages.to_state_dict(reply.content["arrays"])
+        model = to_state_dict(reply.content["arrays"])
         name = next(iter(model))
         wrong = {"shape": model[name][:1], "nan": torch.full_like(model[name], torch.nan)}
         model[name] = wrong[deed]
-        reply.content["arrays"] = messages.to_arrays(model)
+        reply.content["arrays"] = to_arrays(model)
     return reply
 '''
 

@@ -5,8 +5,8 @@ from faults import edited, silent
 from helpers import federation_of_nodes, identical, messages_of, own_data
 from own_data_cases import add, in_round
 
-from fedadb_app import messages
 from fedadb_app.errors import TrainingError
+from fedadb_app.wire_arrays import to_state_dict
 
 # --- an absurd update -----------------------------------------------------------------------
 
@@ -105,4 +105,4 @@ def test_an_update_is_measured_from_the_model_that_was_sent(hospitals):
     in_round(built, 2, lambda: before.update(built.strategy.global_model) or stand_still())
     built.run()
     assert [row["failures"] for row in built.rows] == ["0", "0"]
-    assert not identical(messages.to_state_dict(sent["arrays"]), before)
+    assert not identical(to_state_dict(sent["arrays"]), before)

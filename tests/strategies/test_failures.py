@@ -8,8 +8,8 @@ from fake_grid import node_id
 from faults import UNUSABLE, edited, fails, first, silent, twice, with_stranger
 from helpers import identical, messages_of, read_csv
 
-from fedadb_app import messages
 from fedadb_app.errors import TrainingError
+from fedadb_app.wire_arrays import to_state_dict
 from strategies.participants import draw_participants
 
 # --- a reply that can not be used -----------------------------------------------------------
@@ -108,7 +108,7 @@ def test_a_node_that_was_not_drawn_cannot_take_part(federation, caplog):
     built.fault(drawn, from_intruder)
     built.run()
     (honest,) = [m for m in built.grid.received if m.metadata.src_node_id == node_id(drawn)][1:]
-    sent = messages.to_state_dict(honest.content["arrays"])
+    sent = to_state_dict(honest.content["arrays"])
     assert identical(built.strategy.global_model, sent)
     assert "not asked" in messages_of(caplog.records, "WARNING")[0]
 

@@ -8,9 +8,9 @@ from helpers import federation_of_nodes, identical, messages_of, own_data, read_
 from own_data_cases import HELD_OUT, HOSPITALS, in_round
 
 import server_app
-from fedadb_app import messages
 from fedadb_app.aggregation import weighted_mean
 from fedadb_app.privacy import epsilon_spent
+from fedadb_app.wire_arrays import to_state_dict
 
 # --- whose claims count ---------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ def test_the_model_is_the_mean_by_stated_samples(hospitals):
     built = hospitals(num_server_rounds=1)
     built.run()
     received = [m for m in built.grid.received if m.metadata.message_type == "train"]
-    models = [messages.to_state_dict(m.content["arrays"]) for m in received]
+    models = [to_state_dict(m.content["arrays"]) for m in received]
     sizes = [len(labels) - out for labels, out in zip(HOSPITALS, HELD_OUT, strict=True)]
     expected = weighted_mean(models, [n / sum(sizes) for n in sizes])
     assert identical(built.strategy.global_model, expected)

@@ -34,6 +34,7 @@ from fedadb_app.data.preparation import CENTRED
 from fedadb_app.errors import ConfigError
 from fedadb_app.privacy import gaussian_epsilon, noised_mean
 from fedadb_app.randomness import secret_generator, torch_generator
+from fedadb_app.wire_arrays import to_arrays, to_state_dict
 
 # --- every method ---------------------------------------------------------------------------
 
@@ -71,7 +72,7 @@ def test_each_release_is_the_noised_mean_of_what_was_sent_and_came_back(
 
     def recorded(server_round, messages_):
         arrays, metrics = aggregate(server_round, messages_)
-        released.append(messages.to_state_dict(arrays))
+        released.append(to_state_dict(arrays))
         assert identical(built.strategy.global_model, released[-1])
         return arrays, metrics
 
@@ -173,7 +174,7 @@ def test_nothing_is_computed_from_or_written_of_the_model_without_noise(values, 
         return noised[-1]
 
     monkeypatch.setattr(strategies.central_privacy, "noised_mean", spied)
-    pack = messages.to_arrays
+    pack = to_arrays
     monkeypatch.setattr(
         messages, "to_arrays", lambda model: used.append(copied(model)) or pack(model)
     )
@@ -261,7 +262,7 @@ def test_noise_is_as_large_as_calibrated_over_repetitions(federation):
     """The same round 40 times: in each coordinate z C / m apart; half or double would fail."""
     built = federation(3, **{**CENTRAL, "noise-multiplier": 2.0})
     strategy, start = built.strategy, built.strategy.global_model
-    arrays = messages.to_arrays(start)
+    arrays = to_arrays(start)
     replies = built.grid.send_and_receive(
         strategy.configure_train(1, arrays, ConfigRecord(), built.grid)
     )

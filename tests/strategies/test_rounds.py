@@ -11,6 +11,7 @@ from helpers import identical, read_csv
 from fedadb_app import messages
 from fedadb_app.errors import TrainingError
 from fedadb_app.runs.record import RoundRecord
+from fedadb_app.wire_arrays import content_bytes, to_state_dict
 from strategies.registry import METHODS
 
 # --- a whole run as Flower drives it --------------------------------------------------------
@@ -24,7 +25,7 @@ def test_flower_drives_it(federation, strategy):
     after = built.strategy.global_model
     assert set(result.evaluate_metrics_serverapp) == {1, 2}
     assert set(result.train_metrics_clientapp) == {1, 2}
-    assert identical(messages.to_state_dict(result.arrays), after)
+    assert identical(to_state_dict(result.arrays), after)
     assert all(not torch.equal(after[name], before[name]) for name in before)
     rows = built.rows
     assert [row["round"] for row in rows] == ["1", "2"]
@@ -163,7 +164,7 @@ def test_bytes_of_each_round(federation, strategy):
     for t, row in enumerate(built.rows, start=1):
         sent = [m for m in built.grid.trained() if m.content["config"]["round"] == t]
         assert len(sent) == 2
-        assert int(row["bytes_down"]) == sum(messages.content_bytes(m.content) for m in sent)
+        assert int(row["bytes_down"]) == sum(content_bytes(m.content) for m in sent)
         assert 2 * model < int(row["bytes_up"]) < 2.1 * model
         extra = int(row["bytes_down"]) - int(row["bytes_up"])
         anchors = 4 * 28 * 28 * 4
