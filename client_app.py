@@ -7,9 +7,9 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedadb_app import client_context as node
 from fedadb_app import messages
 from fedadb_app.aggregation import all_finite
-from fedadb_app.client_context import client_state, configured_data, or_refuse
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, client_data, image_schema
 from fedadb_app.evaluation import evaluate
@@ -27,33 +27,33 @@ prepare_simulation(Path(__file__).parent)
 
 
 @app.query()
-@or_refuse
+@node.or_refuse
 def identify(message: Message, context: Context) -> Message:
     """Say which data this node holds, once they have been found usable."""
-    config, _, _ = read_run_config(context.run_config)
-    held = configured_data(context, config)
-    schema = image_schema(config)
+    config = node.at_this_node(context, read_run_config(context.run_config)[0])
+    held = node.configured_data(context, config)
     if isinstance(held, PartitionClaim):
+        image_schema(config)
         return messages.identity_reply(message, held)
     data = client_data(config, held, choose_device(config.device))
-    counts = dict(zip(schema.class_names, data.train.class_counts.tolist(), strict=True))
-    logger.info("training samples, on this node: %s; held out: %d", counts, len(data.held_out))
+    node.log_own_data(config, data)
     return messages.identity_reply(message, data.counts)
 
 
 @app.train(mods=[local_privacy])
-@or_refuse
+@node.or_refuse
 def train(message: Message, context: Context) -> Message:
     """Train the received model on this client's samples."""
     config, method, params = read_run_config(context.run_config)
-    held = configured_data(context, config)
+    config = node.at_this_node(context, config)
+    held = node.configured_data(context, config)
     device = choose_device(config.device)
     data = client_data(config, held, device).train
     global_model, instruction = messages.read_train(message)
     model = _worker_model(config).to(device)
     model.load_state_dict(global_model)
     client = held.partition_id if isinstance(held, PartitionClaim) else context.node_id
-    memory = client_state(context, config, client, instruction)
+    memory = node.client_state(context, config, client, instruction)
     state_round, state = memory.read(instruction.server_round)
     task = LocalTask(
         client=client,
@@ -76,12 +76,12 @@ def train(message: Message, context: Context) -> Message:
 
 
 @app.evaluate()
-@or_refuse
+@node.or_refuse
 def evaluate_model(message: Message, context: Context) -> Message:
     """Evaluate the received model on this client's held-out samples."""
-    config, _, _ = read_run_config(context.run_config)
+    config = node.at_this_node(context, read_run_config(context.run_config)[0])
     device = choose_device(config.device)
-    data = client_data(config, configured_data(context, config), device).held_out
+    data = client_data(config, node.configured_data(context, config), device).held_out
     server_round, received = messages.read_evaluate(message)
     model = _worker_model(config).to(device)
     model.load_state_dict(received)

@@ -13,16 +13,20 @@ from flwr.app import ConfigRecord, Context, Message
 from fedadb_app import messages
 from fedadb_app.client_state import StateFolder
 from fedadb_app.config import RunConfig
-from fedadb_app.data.clients import PartitionClaim
+from fedadb_app.data.clients import ClientData, PartitionClaim
 from fedadb_app.errors import DataError, FedADBError
 from fedadb_app.flower_internals import ClientAppCallable
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.refusals import refusal
+from fedadb_app.settings import validate
 from fedadb_app.wire_arrays import to_arrays, to_state_dict
 
 logger = logging.getLogger("flwr.fedadb")
 
 _DATA_PATH, _PARTITION_ID, _NUM_PARTITIONS = "data-path", "partition-id", "num-partitions"
+_OWN_FILES = ("ignore", "intensity", "frames", "transparency")
+"""Keys of the run configuration that a node may set for its own files."""
+
 _STATE, _STATE_ROUND, _ROUND = "client-state", "state-round", "round"
 
 
@@ -56,6 +60,29 @@ def configured_data(context: Context, config: RunConfig) -> PartitionClaim | Pat
             f"whole numbers"
         )
     return PartitionClaim(int(claim[0]), int(claim[1]))
+
+
+def at_this_node(context: Context, config: RunConfig) -> RunConfig:
+    """Return a run's configuration with what the node's ``--node-config`` says of its own files.
+
+    Raises
+    ------
+    ConfigError
+        If a value there is not allowed.
+    """
+    own = {key: context.node_config[key] for key in _OWN_FILES if key in context.node_config}
+    return validate(RunConfig, {**config.model_dump(by_alias=True), **own}) if own else config
+
+
+def log_own_data(config: RunConfig, data: ClientData) -> None:
+    """Write into the node's log how its own images came in, and how they are divided.
+
+    File names may name patients, and class counts are its own affair: nothing of it leaves here.
+    """
+    for line in data.report.lines() if data.report is not None else []:
+        logger.info("intake, on this node: %s", line)
+    counts = dict(zip(config.class_names, data.train.class_counts.tolist(), strict=True))
+    logger.info("training samples, on this node: %s; held out: %d", counts, len(data.held_out))
 
 
 def or_refuse(answer: Callable[..., Message]) -> Callable[..., Message]:

@@ -6,6 +6,9 @@ from typing import Self
 
 from pydantic import model_validator
 
+from fedadb_app.data.intake.intensity import parse_intensity
+from fedadb_app.data.intake.names import same_form
+from fedadb_app.data.intake.options import IntakeOptions
 from fedadb_app.data.registry import DATASETS
 from fedadb_app.errors import ConfigError
 from fedadb_app.registry import Registry, nearest
@@ -45,9 +48,12 @@ class RunConfig(
         if "" in names or len(set(names)) < len(names) or len(names) == 1:
             raise ValueError(
                 f'classes="{self.classes}" is not allowed: expected at least two different names '
-                f'with commas between, as in "benign,malignant"'
+                f'with commas between, as in "benign,malignant" (or semicolons, where a name has '
+                f"a comma)"
             )
-        if bool(names) != bool(self.image_shape) or (self.only_nodes and not names):
+        entry = DATASETS.find(self.dataset)
+        shape_alone = self.image_shape and not names and entry.take_in is None
+        if (names and not self.image_shape) or shape_alone or (self.only_nodes and not names):
             raise ValueError(
                 'nodes with their own data, as dataset="nodes" expects them, need both '
                 'classes="..." and image-shape="...": what all their images have in common'
@@ -57,6 +63,14 @@ class RunConfig(
                 f'evaluate="{self.evaluate}" needs a data set on the server, which dataset="nodes" '
                 f'says there is not: use evaluate="clients" or "none"'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _window_of_intensity(self) -> Self:
+        try:
+            parse_intensity(self.intensity)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
         return self
 
     @model_validator(mode="after")
@@ -71,7 +85,8 @@ class RunConfig(
     @property
     def only_nodes(self) -> bool:
         """Whether nobody but the nodes has data."""
-        return DATASETS.find(self.dataset).locate is None
+        entry = DATASETS.find(self.dataset)
+        return entry.locate is None and entry.take_in is None
 
     @property
     def own_data(self) -> bool:
@@ -81,13 +96,27 @@ class RunConfig(
     @property
     def class_names(self) -> tuple[str, ...]:
         """What ``classes`` lists; empty where it says nothing."""
-        return tuple(name.strip() for name in self.classes.split(",")) if self.classes else ()
+        separator = ";" if ";" in self.classes else ","
+        names = self.classes.split(separator) if self.classes else []
+        return tuple(same_form(name.strip()) for name in names)
 
     @property
     def image_size(self) -> tuple[int, int, int]:
         """Channels, height and width of ``image-shape``."""
         channels, height, width = map(int, self.image_shape.split("x"))
         return channels, height, width
+
+    @property
+    def intake(self) -> IntakeOptions:
+        """What is decided about a user's own images; of the nodes' without the class names."""
+        return IntakeOptions(
+            image_shape=self.image_size if self.image_shape else None,
+            resize=self.resize,
+            intensity=self.intensity,
+            frames=self.frames,
+            transparency=self.transparency,
+            ignore=self.ignore,
+        )
 
     @property
     def server_evaluates(self) -> bool:

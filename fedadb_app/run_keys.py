@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from fedadb_app.data.intake.options import Frames, Resize, Transparency
 from fedadb_app.data.registry import DATASETS, PARTITIONS
 from fedadb_app.models.norm import NormPolicy
 from fedadb_app.models.registry import MODELS
@@ -52,14 +53,41 @@ class DataKeys(Settings):
     )
     classes: str = Field(
         "",
-        description="class names in the order of their labels, with commas; given together with "
-        "`image-shape`, each node has its own images, else a part of `dataset`",
+        description="class names in the order of their labels, with commas (or semicolons, where "
+        "a name has a comma); given together with `image-shape`, each node has its own images, "
+        "else a part of `dataset`",
     )
     image_shape: str = Field(
         "",
         pattern=r"^([13]x[1-9]\d*x[1-9]\d*)?$",
-        description="what all images of nodes with their own data have in common",
+        description="what a user's own images are made: grey or RGB, and of which size; needed "
+        "where nodes have their own data",
         json_schema_extra={"allowed": 'channels (1 or 3), height and width, as in "3x28x28"'},
+    )
+    resize: Resize = Field(
+        "fit",
+        description="how a user's own images get that size: `fit` (whole, with black bars), `crop` "
+        "(the middle, without bars) or `stretch` ([data.md](data.md))",
+    )
+    intensity: str = Field(
+        "",
+        description="which values of own images of more than 8 bits become black and white; "
+        "of a node also by its `--node-config`, as the next three",
+        json_schema_extra={
+            "allowed": 'two values, as in "0,4095", or percentages of the training pixels, as in '
+            '"1%,99%"'
+        },
+    )
+    frames: Frames = Field(
+        "refuse", description="own files of several images: refused, or `each` image is taken"
+    )
+    transparency: Transparency = Field(
+        "black", description="what transparent pixels of own images are laid on, or `refuse`"
+    )
+    ignore: str = Field(
+        "",
+        description="names of files and folders among own images that may be left out",
+        json_schema_extra={"allowed": 'patterns with commas between, as in "*.xml,masks"'},
     )
 
 

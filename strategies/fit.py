@@ -2,9 +2,8 @@
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
-from fedadb_app.data.clients import image_schema
+from fedadb_app.data.clients import dataset_of, image_schema
 from fedadb_app.data.prepared import ImageDataset
-from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier, model_facts
 from strategies.method import Method
@@ -21,7 +20,7 @@ def refuse_misfit(config: RunConfig, method: Method) -> None:
     try:
         spec = ModelSpec.expected(config) or ModelSpec.of(config, image_schema(config))
         _refuse(config, method, spec)
-        dataset = None if config.only_nodes else open_dataset(config.dataset, config.data_dir)
+        dataset = None if config.only_nodes else dataset_of(config)
     except DataError:  # to be downloaded, or said where the run's folder can keep the reason
         return
     _refuse(config, method, ModelSpec.of(config, image_schema(config)), dataset)

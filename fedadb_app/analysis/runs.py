@@ -10,11 +10,10 @@ import torch
 
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, anchors_of_round
 from fedadb_app.config import RunConfig
-from fedadb_app.data.clients import image_schema
+from fedadb_app.data.clients import dataset_of, image_schema
 from fedadb_app.data.preparation import Preparation
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.data.registry import preparation_of
-from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.local_training import choose_device
 from fedadb_app.models.classifier import (
@@ -138,7 +137,7 @@ class SavedRun:
         """
         if self.config.own_data:
             raise DataError(f"{self.folder}: the clients' data lie at the nodes, not here")
-        return open_dataset(self.config.dataset, self.config.data_dir)
+        return dataset_of(self.config)
 
     @cached_property
     def device(self) -> torch.device:

@@ -88,11 +88,3 @@ def check_size(where: object, height: int, width: int, channels: int) -> None:
             f"{where}: images are {height}x{width} pixels; "
             f"each side must be {SMALLEST_SIDE} to {LARGEST_SIDE}"
         )
-
-
-def check_parts_agree(folder: Path, path: Path) -> None:
-    """Refuse, with a `DataError`, training and test images of different shapes."""
-    parts = [folder / f"{p}_images.npy" for p in ("train", "test")]
-    shapes = [np.load(part, mmap_mode="r").shape[1:] for part in parts if part.is_file()]
-    if len(set(shapes)) > 1:
-        raise DataError(f"{path}: training images are {shapes[0]}, test images {shapes[1]}")

@@ -12,10 +12,12 @@ import torch
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema, check_size, held_out
 from fedadb_app.data.batches import LocalData
+from fedadb_app.data.intake.layout import in_one_line
+from fedadb_app.data.intake.report import IntakeReport
 from fedadb_app.data.partition import Partition, Samples
 from fedadb_app.data.preparation import Preparation
 from fedadb_app.data.prepared import ImageDataset
-from fedadb_app.data.registry import PARTITIONS, preparation_of
+from fedadb_app.data.registry import DATASETS, PARTITIONS, preparation_of
 from fedadb_app.data.sources import open_dataset, open_node_data
 from fedadb_app.errors import ConfigError
 from fedadb_app.randomness import numpy_generator
@@ -42,15 +44,31 @@ class SampleCounts:
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's samples: those it trains on, and those it evaluates on."""
+    """One client's samples: those it trains on, those it evaluates on, and how they came in."""
 
     train: LocalData
     held_out: LocalData
+    report: IntakeReport | None = None
 
     @property
     def counts(self) -> SampleCounts:
         """How many there are."""
         return SampleCounts(len(self.train), len(self.held_out))
+
+
+def dataset_of(config: RunConfig, *, download: bool = False) -> ImageDataset:
+    """Return the data set that a run's configuration names, taken in as it says.
+
+    Raises
+    ------
+    DataError
+        As `open_dataset`.
+    """
+    # One way of calling it for one data set, so that a process opens it once.
+    own = DATASETS.find(config.dataset).take_in is not None
+    options = (config.intake,) if own else ()
+    where = {"download": True} if download else {}
+    return open_dataset(config.dataset, config.data_dir, *options, **where)
 
 
 def image_schema(config: RunConfig) -> ImageSchema:
@@ -62,7 +80,7 @@ def image_schema(config: RunConfig) -> ImageSchema:
         If no model takes ``image-shape``, or the data set is not on this machine.
     """
     if not config.own_data:
-        return open_dataset(config.dataset, config.data_dir).schema
+        return dataset_of(config).schema
     channels, height, width = config.image_size
     check_size(f'image-shape="{config.image_shape}"', height, width, channels)
     return ImageSchema(config.class_names, config.image_size)
@@ -78,7 +96,7 @@ def server_dataset(config: RunConfig) -> ImageDataset | None:
     """
     if config.only_nodes:
         return None
-    dataset = open_dataset(config.dataset, config.data_dir, download=True)
+    dataset = dataset_of(config, download=True)
     if config.own_data:
         schema = image_schema(config)
         numbered = tuple(map(str, range(schema.num_classes)))  # the file has no names
@@ -87,7 +105,7 @@ def server_dataset(config: RunConfig) -> ImageDataset | None:
                 f'classes="{config.classes}" with image-shape="{config.image_shape}" does not fit '
                 f'dataset="{config.dataset}": it has images of '
                 f"{'x'.join(map(str, dataset.image_shape))} with the {dataset.num_classes} "
-                f"classes {', '.join(dataset.class_names)}, in this order"
+                f"classes {in_one_line(dataset.class_names)}, in this order"
             )
     return dataset
 
@@ -95,7 +113,7 @@ def server_dataset(config: RunConfig) -> ImageDataset | None:
 @lru_cache(maxsize=1)
 def partition_of(config: RunConfig, num_clients: int) -> Partition:
     """Return who holds what in a run; computed once a process, by server and clients alike."""
-    dataset = open_dataset(config.dataset, config.data_dir)
+    dataset = dataset_of(config)
     samples = Samples(config.dataset, dataset.train_labels, dataset.train_domains)
     rng = numpy_generator(config.seed, "partition")
     deal = PARTITIONS.find(config.partition).deal
@@ -109,8 +127,8 @@ def rule_settings(config: RunConfig) -> dict[str, float]:
 
 def partition_counts(config: RunConfig, partition: Partition) -> Mapping[int, SampleCounts]:
     """Return what every client of a partition trains on and holds out."""
-    labels = open_dataset(config.dataset, config.data_dir).train_labels
-    divided = [_divide(config, labels, rows) for rows in partition.indices]
+    dataset = dataset_of(config)
+    divided = [_divide(config, dataset, rows) for rows in partition.indices]
     return {k: SampleCounts(len(train), len(kept)) for k, (train, kept) in enumerate(divided)}
 
 
@@ -123,10 +141,10 @@ def client_data(config: RunConfig, held: PartitionClaim | Path, device: torch.de
         If the data are not on this machine, unusable, or cannot feed that many clients.
     """
     if isinstance(held, Path):
-        dataset = open_node_data(held, image_schema(config))
+        dataset = open_node_data(held, image_schema(config), config.intake)
         rows = np.arange(len(dataset.train_labels))
     else:
-        dataset = open_dataset(config.dataset, config.data_dir)
+        dataset = dataset_of(config)
         rows = partition_of(config, held.num_partitions).indices[held.partition_id]
 
     preparation = preparation_of(config.dataset)
@@ -138,9 +156,10 @@ def client_data(config: RunConfig, held: PartitionClaim | Path, device: torch.de
         )
 
     if isinstance(held, Path) and len(dataset.test_labels):  # all the others may be trained on
-        return ClientData(part(rows, config.augment), whole_test_part(dataset, device, preparation))
-    train, kept = _divide(config, dataset.train_labels, rows)
-    return ClientData(part(train, config.augment), part(kept))
+        tested = whole_test_part(dataset, device, preparation)
+        return ClientData(part(rows, config.augment), tested, dataset.report)
+    train, kept = _divide(config, dataset, rows)
+    return ClientData(part(train, config.augment), part(kept), dataset.report)
 
 
 def whole_test_part(
@@ -154,9 +173,14 @@ def whole_test_part(
     )
 
 
-def _divide(config: RunConfig, labels: Labels, rows: Rows) -> tuple[Rows, Rows]:
-    """Divide a client's rows into those to train on and those held out for its evaluation."""
+def _divide(config: RunConfig, dataset: ImageDataset, rows: Rows) -> tuple[Rows, Rows]:
+    """Divide a client's rows into those to train on and those held out for its evaluation.
+
+    Where patients are known, the whole training part is divided, so that no client evaluates on
+    images of a patient whom another one trains on.
+    """
     if not config.clients_evaluate:
         return rows, rows[:0]
-    marked = held_out(labels[rows])
+    whole = dataset.held_out_patients
+    marked = held_out(dataset.train_labels[rows]) if whole is None else whole[rows]
     return rows[~marked], rows[marked]

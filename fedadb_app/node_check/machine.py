@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from fedadb_app.certificates import open_to_others
-from fedadb_app.client_context import configured_data
+from fedadb_app.client_context import at_this_node, configured_data
 from fedadb_app.data.clients import PartitionClaim, client_data, image_schema
 from fedadb_app.data.prepared import cache_folder
 from fedadb_app.errors import CredentialError, DataError, NodeError
@@ -97,8 +97,8 @@ def check_device(settings: NodeSettings) -> str:
 
 def check_data(settings: NodeSettings) -> str:
     """Open the node's samples as its ClientApp does, and count them per class."""
-    config = settings.config
     context = Context(0, 0, dict(settings.node_config), RecordDict(), {})
+    config = at_this_node(context, settings.config)
     held = configured_data(context, config)
     if isinstance(held, PartitionClaim) and not 0 <= held.partition_id < held.num_partitions:
         raise DataError(

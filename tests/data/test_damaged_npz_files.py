@@ -50,7 +50,10 @@ PARTS = {"train": 6, "val": 3, "test": 4}
         (put_images((27, 28)), ["27x28"]),
         (put("train_labels", lambda y: y.astype(np.int64) - 1), ["train_labels", "-1"]),
         (put("test_labels", lambda y: y.astype(np.float32)), ["test_labels", "float32"]),
-        (put("train_labels", lambda y: np.eye(3, dtype=int)[y[:, 0]]), ["train_labels", "(6, 3)"]),
+        (
+            put("train_labels", lambda y: 1 - np.eye(3, dtype=int)[y[:, 0]]),
+            ["train_labels", "(6, 3)"],
+        ),
         (put("train_labels", lambda y: y[:0]), ["train_labels", "(0,)"]),
         (put("train_images", lambda x: x[:0]), ["0 train_images", "6 train_labels"]),
         (put("test_images", lambda x: np.zeros((4, 28, 28, 3), np.uint8)), ["(1, 28, 28)", "test"]),

@@ -54,9 +54,9 @@ def test_a_folder_with_train_and_test_parts(tmp_path):
     ("mode", "value", "expected"),
     [
         ("RGB", (1, 20, 255), [1, 20, 255]),
-        ("RGBA", (1, 20, 255, 9), [1, 20, 255]),
+        ("RGBA", (10, 20, 255, 51), [2, 4, 51]),
         ("L", 77, [77]),
-        ("LA", (77, 3), [77]),
+        ("LA", (77, 255), [77]),
         ("1", 1, [255]),
     ],
 )
@@ -125,7 +125,7 @@ def test_folders_that_lack_something(tmp_path):
     (root / "test").mkdir()
     refused(root, root / "test")
     (root / "test" / "a").mkdir()
-    refused(root, root, "no test image")
+    refused(root, root / "test", "holds no image")
     picture(root / "test" / "z" / "1.png", 0)
     refused(root, root / "test" / "z", "class")
 

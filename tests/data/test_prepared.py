@@ -61,15 +61,12 @@ WITHOUT_TORCH = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from pathlib import Path
-from fedadb_app.data.archives import write_npz
-from fedadb_app.data.folders import image_files, write_folder
-from fedadb_app.data.prepared import Source, cache_folder, open_source, stamp_of
+from fedadb_app.data.intake.options import IntakeOptions
+from fedadb_app.data.own_images import own_source
+from fedadb_app.data.prepared import cache_folder, open_source
 
 def open_images(name):  # what open_dataset does, but for torch, whose import takes seconds
-    path = Path(name)
-    files = image_files(path) if path.is_dir() else [path]
-    write = write_folder if path.is_dir() else lambda path, to: write_npz(path, None, to)
-    return open_source(name, Source(path.stem, stamp_of(files), lambda to: write(path, to)))
+    return open_source(name, own_source(Path(name), IntakeOptions()))
 """
 
 

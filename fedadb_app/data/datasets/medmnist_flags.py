@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedadb_app.data.archives import write_npz
 from fedadb_app.data.dataset import Dataset
 from fedadb_app.data.downloads import need_files
+from fedadb_app.data.intake.archive_intake import write_archive
 from fedadb_app.data.prepared import Source, stamp_of
 from fedadb_app.errors import ConfigError
 from fedadb_app.registry import Family
@@ -44,7 +44,7 @@ def official_file(name: str, flag: str, home: Path, download: bool) -> Path:
 def _locate(name: str, home: Path, download: bool) -> Source:
     names = class_names(name)
     path = official_file(name, name, home, download)
-    return Source(name, stamp_of([path], names), lambda folder: write_npz(path, names, folder))
+    return Source(name, stamp_of([path], names), lambda folder: write_archive(path, names, folder))
 
 
 def _find(name: str) -> Dataset | None:

@@ -1,29 +1,24 @@
-"""A user's own data set, by its absolute path: an ``.npz`` file or a folder of class folders."""
+"""A user's own data set, by its absolute path: an ``.npz`` file or a folder of images."""
 
 import os
 from pathlib import Path
 
-from fedadb_app.data.archives import write_npz
 from fedadb_app.data.dataset import Dataset
-from fedadb_app.data.folders import image_files, write_folder
-from fedadb_app.data.prepared import Source, label_of, stamp_of
+from fedadb_app.data.intake.options import IntakeOptions
+from fedadb_app.data.own_images import own_source
+from fedadb_app.data.prepared import Source
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.registry import Family
 
 
-def _locate(name: str, home: Path, download: bool) -> Source:
-    del home, download
+def _take_in(name: str, options: IntakeOptions) -> Source:
     path = Path(name).expanduser()
-    if path.is_dir():
-        stamp = stamp_of(image_files(path))
-        return Source(label_of(path), stamp, lambda folder: write_folder(path, folder))
-    if path.is_file():
-        stamp = stamp_of([path])
-        return Source(label_of(path), stamp, lambda folder: write_npz(path, None, folder))
-    raise DataError(f'dataset="{name}": there is no such file or folder')
+    if not os.path.exists(path):
+        raise DataError(f'dataset="{name}": there is no such file or folder')
+    return own_source(path, options)
 
 
-_OWN = Dataset(title="your own images", paper="", locate=_locate)
+_OWN = Dataset(title="your own images", paper="", locate=None, take_in=_take_in)
 
 
 def _find(name: str) -> Dataset | None:
@@ -36,5 +31,5 @@ def _find(name: str) -> Dataset | None:
 
 
 FAMILY = Family(
-    "the absolute path of an .npz file in MedMNIST layout or of a folder of class folders", _find
+    "the absolute path of an .npz file in MedMNIST layout or of a folder of images", _find
 )

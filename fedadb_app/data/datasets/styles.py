@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from fedadb_app.data.archives import read_part
 from fedadb_app.data.arrays import held_out
 from fedadb_app.data.dataset import Dataset
 from fedadb_app.data.datasets.medmnist_flags import class_names, official_file
+from fedadb_app.data.intake.archive import read_part
 from fedadb_app.data.prepared import Source, stamp_of
 from fedadb_app.errors import DataError
 

@@ -65,7 +65,7 @@ def kind_of(path: Path, suffix: str) -> str | None:
             return kind
     if suffix in _SUFFIXES["NIfTI"]:
         return "NIfTI"
-    return "DICOM" if suffix in _DICOM_SUFFIXES else None
+    return "DICOM" if suffix in _DICOM_SUFFIXES and len(start) == _FIRST_BYTES else None
 
 
 def decode(path: Path, kind: str, suffix: str, options: IntakeOptions) -> Decoded:

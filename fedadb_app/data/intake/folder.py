@@ -50,7 +50,11 @@ class _File:
 
 
 def take_in_folder(
-    root: Path, options: IntakeOptions, folder: Path, salt: bytes, progress: Progress | None = None
+    root: Path,
+    options: IntakeOptions,
+    folder: Path,
+    salt: Callable[[], bytes],
+    progress: Progress | None = None,
 ) -> IntakeReport:
     """Turn a folder of images into plain arrays, and report on it.
 
@@ -65,8 +69,8 @@ def take_in_folder(
         The user's decisions. With `class_names` it is a node's, which need not have a test part.
     folder : Path
         Where the arrays go.
-    salt : bytes
-        What patients' numbers are hashed with.
+    salt : Callable[[], bytes]
+        What patients' numbers are hashed with, where there are some.
     progress : callable, optional
         Told how far it is.
 
@@ -144,7 +148,7 @@ def _files(
         raise DataError(f"{shown(root)} holds no image ({SUFFIXES_READ})")
     if not node and not any(f.part == "test" for f in files):
         if any(f.part for f in files):
-            raise DataError(f"{shown(root)} gives no test image: both train and test are needed")
+            raise DataError(f"{shown(root)} gives no test image: there are not both train and test")
         files = _with_a_fifth_held_out(files, class_names, patients, root)
     files = [f if f.part else replace(f, entry=replace(f.entry, part="train")) for f in files]
     files.sort(key=lambda f: f.part == "test")

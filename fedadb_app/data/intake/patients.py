@@ -1,6 +1,7 @@
 """Whose images they are, as far as that can be known, in numbers that name nobody."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedadb_app.data.intake.dicom import patient_of
@@ -60,7 +61,7 @@ def know_patients(
     entries: Sequence[Entry],
     listed: bool,
     kinds: Mapping[tuple[str, ...], str],
-    salt: bytes,
+    salt: Callable[[], bytes],
 ) -> Patients:
     """Find every file's patient: by the list, else its DICOM header, else the folder it is in.
 
@@ -74,9 +75,10 @@ def know_patients(
         Whether they come with a label list.
     kinds : Mapping
         File -> format.
-    salt : bytes
+    salt : Callable[[], bytes]
         What a PatientID is hashed with.
     """
+    once = functools.cache(salt)
     numbers: dict[tuple[str, str], int] = {}
     ids: list[int] = []
     sources = {"list": 0, "header": 0, "folder": 0}
@@ -84,7 +86,7 @@ def know_patients(
         relative = entry.file.relative
         patient, source = entry.patient, "list" if listed else "folder"
         if kinds[relative] == "DICOM" and not (patient and listed):
-            header = patient_of(tree.path(relative), salt)
+            header = patient_of(tree.path(relative), once())
             patient, source = (header, "header") if header else (patient, source)
         if patient:
             sources[source] += 1

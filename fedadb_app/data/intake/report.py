@@ -111,6 +111,12 @@ class IntakeReport:
         if deep and window is not None:
             self.made += f"; {deep} images of more than 8 bits: {window} is black, white"
 
+    def refuse_errors(self) -> None:
+        """Raise an `IntakeError` for what a run must not be trained on."""
+        if self.errors:
+            rest = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
+            raise IntakeError(f"{self.source}: {self.errors[0]}{rest}", self)
+
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
         found = [f"found: {self.found} files; read: {self.read}, which give {self.images} images"]

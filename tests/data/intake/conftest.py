@@ -69,7 +69,7 @@ class Hospital:
         number = len(list(self._out.parent.glob("out*")))
         folder = self._out.with_name(f"out{number}")
         folder.mkdir()
-        report = take_in_folder(self.root, IntakeOptions(**options), folder, b"salt")
+        report = take_in_folder(self.root, IntakeOptions(**options), folder, lambda: b"salt")
         return report, {file.stem: np.load(file) for file in folder.glob("*.npy")}
 
     def as_node(self, **options) -> tuple[IntakeReport, dict[str, np.ndarray]]:

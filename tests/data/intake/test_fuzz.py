@@ -161,7 +161,7 @@ def test_a_folder_of_anything_is_taken_in_whole_or_refused(samples, tmp_path_fac
     out = tmp_path_factory.mktemp("out")
     options = IntakeOptions(image_shape=(1, 28, 28), intensity="0,4095")
     try:
-        report = take_in_folder(root, options, out, b"salt")
+        report = take_in_folder(root, options, out, lambda: b"salt")
     except DataError as error:
         check_sentence(str(error))
         return
