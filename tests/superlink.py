@@ -26,7 +26,9 @@ from flwr.supercore.inflatable.inflatable_object import (
     UnexpectedObjectContentError,
     get_all_nested_objects,
     get_object_tree,
+    iterate_object_tree,
 )
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.main import create_app
@@ -78,6 +80,21 @@ class SuperLink:
         for node in self.nodes:
             self.state.activate_node(node, HEARTBEAT)
             self.state.acknowledge_node_heartbeat(node, HEARTBEAT)
+
+    def waiting_for(self, node: int) -> list[Message]:
+        """What the ServerApp has sent to a node and the node has not yet fetched."""
+        found = []
+        for waiting in self.state.get_message_ins(node_id=node, limit=None, run_id=self.run_id):
+            message_id = waiting.metadata.message_id
+            tree = self.state.object_store.get_object_tree(message_id)
+            ids = {part.object_id for part in iterate_object_tree(tree)}
+            contents = {i: b"" for i in ids}
+            while not all(contents.values()):  # the ServerApp is still uploading
+                contents = {i: self.state.object_store.get(i) for i in ids}
+            message = inflate_object_from_contents(message_id, contents)
+            message.metadata.__dict__["_message_id"] = message_id
+            found.append(message)
+        return found
 
     def send(self, parcel: Parcel, withheld: Collection[str] = ()) -> None:
         """Do what a SuperNode does with a reply; `withheld` objects are not uploaded."""
