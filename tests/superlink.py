@@ -88,7 +88,7 @@ class SuperLink:
             message_id = waiting.metadata.message_id
             tree = self.state.object_store.get_object_tree(message_id)
             ids = {part.object_id for part in iterate_object_tree(tree)}
-            contents = {i: b"" for i in ids}
+            contents = dict.fromkeys(ids, b"")
             while not all(contents.values()):  # the ServerApp is still uploading
                 contents = {i: self.state.object_store.get(i) for i in ids}
             message = inflate_object_from_contents(message_id, contents)

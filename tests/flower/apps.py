@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import torch
+from flwr.app import Array, MetricRecord
 
 from fedadb_app.wire_arrays import to_arrays, to_state_dict
 
@@ -35,7 +36,11 @@ def rehearse(message: Message, context: Context) -> Message:
     if deed == "hang":
         time.sleep(300)
     reply = train(message, context)
-    if deed is not None:
+    if deed == "no protobuf":
+        MetricRecord.deflate = lambda self: b"MetricRecord  3\\0\\xff\\xff\\xff"
+    elif deed == "no array":
+        Array.deflate = lambda self: f"Array {','.join(self.children)} 7\\0no JSON".encode()
+    elif deed is not None:
         model = to_state_dict(reply.content["arrays"])
         name = next(iter(model))
         wrong = {"shape": model[name][:1], "nan": torch.full_like(model[name], torch.nan)}

@@ -116,3 +116,18 @@ def test_a_run_outlives_a_dead_client_process_and_a_killed_supernode_which_comes
     rows = outcome.file("diagnostics.csv").read_text().splitlines()
     lost = [row for row in rows if "client_states_lost" in row]
     assert lost == [f"{t},client_states_lost,0" for t in (1, 2, 3, 4)]
+
+
+def test_a_reply_that_flower_cannot_inflate_costs_its_sender_and_nobody_else(
+    deployment, supernodes, rehearsal_app
+):
+    outcome = deployment.run(
+        f"{SMALL} num-server-rounds=3",
+        app=rehearsal_app,
+        script={"1@1": "no protobuf", "1@2": "no array"},
+    )
+    assert outcome.status == "finished:completed", outcome.details
+    assert outcome.column("failures") == ["1", "1", "0"]
+    log = deployment.log(outcome.run_id)
+    assert "round 1: client 1 failed: its reply cannot be read: DecodeError: " in log
+    assert "round 2: client 1 failed: its reply cannot be read: JSONDecodeError: " in log
