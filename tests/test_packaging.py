@@ -58,6 +58,7 @@ def test_what_is_imported_is_declared():
         "PIL": "pillow",
         "markdown_it": "markdown-it-py",
         "sklearn": "scikit-learn",
+        "prometheus_client": "prometheus-client",
         "tomli_w": "tomli-w",
     }
     own = {*ROOMS, *(app.removesuffix(".py") for app in APPS)}

@@ -7,6 +7,7 @@ from fedadb_app.cli.certificates import certificates
 from fedadb_app.cli.check_node import check_this_node
 from fedadb_app.cli.compare import compare
 from fedadb_app.cli.data import data
+from fedadb_app.cli.metrics import metrics
 from fedadb_app.cli.report import report
 from fedadb_app.cli.reproduce import reproduce
 from fedadb_app.cli.run import run
@@ -24,4 +25,5 @@ main.command()(analyse)
 main.command()(reproduce)
 main.command()(data)
 main.command()(certificates)
+main.command()(metrics)
 main.command(name="check-node")(check_this_node)
