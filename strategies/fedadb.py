@@ -11,10 +11,9 @@ one that anchors are optimised on and that is evaluated. Open choices: docs/deci
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -31,9 +30,7 @@ from fedadb_app.dual_branch import (
 )
 from fedadb_app.local_training import Attachment, Trainer
 from fedadb_app.models.classifier import ModelSpec
-from fedadb_app.runs.reader import RunFiles
-from fedadb_app.runs.sections import ClassImage, Curves, MethodSection
-from fedadb_app.runs.tables import Floats
+from strategies.fedadb_page import page_section
 from strategies.fedavg import FedAvg
 from strategies.method import Method
 from strategies.server import Broadcast, RoundInputs, Workbench
@@ -202,96 +199,6 @@ def as_attachment(anchors: ClassAnchors) -> Attachment:
     )
 
 
-# --- its section of a run's page ------------------------------------------------------------
-
-
-def report_section(run: RunFiles) -> MethodSection:
-    """Show a run's anchors, their quality tau_t, and beta where it followed from it."""
-    curves: list[Curves] = []
-    rounds, quality = run.rounds.known("anchor_quality")
-    if len(rounds):
-        curves.append(Curves("Anchor quality τ", "mean confidence", {"tau": (rounds, quality)}))
-    weights = _weights(run)
-    if weights:
-        curves.append(Curves("Weight β of the local branch", "β", weights))
-    lead = "Inputs optimised on the global model that the round began with." if run.anchors else ""
-    if weights:
-        lead += (
-            f" β = (t/T)^(γ τ) with T = {run.num_rounds} depends on γ, the share of classes that "
-            f"a client lacks."
-        )
-        if run.class_counts() is not None:
-            lead += " The curves are those of the clients that lack least, the median, and most."
-    images = {
-        t: [
-            ClassImage(image, int(label), str(confidence))
-            for image, label, confidence in zip(
-                a["images"], a["labels"].tolist(), a["confidences"].numpy(), strict=True
-            )
-        ]
-        for t, a in run.anchors.items()
-    }
-    return MethodSection(
-        "Class anchors", lead.strip(), curves, "Class anchor", images, list(_not_shown(run))
-    )
-
-
-def _weights(run: RunFiles) -> Mapping[str, tuple[Floats, Floats]]:
-    """Return dynamic beta over rounds for some numbers of lacking classes, where it was used."""
-    own = run.config.get("fedadb")
-    rounds, quality = run.rounds.known("anchor_quality")
-    classes, counts = len(run.class_names), run.class_counts()
-    if not isinstance(own, Mapping) or not (len(rounds) and classes):
-        return {}
-    if own.get("beta") != "dynamic" or not own.get("use-lcb"):
-        return {}
-    if counts is None:
-        lacking = [0, classes // 2, classes - 1]
-    else:
-        of_clients = np.sort((counts == 0).sum(axis=1))
-        lacking = [int(of_clients[i]) for i in (0, len(of_clients) // 2, -1)]
-    return {
-        f"lacks {m} of {classes} classes": (
-            rounds,
-            np.array(
-                [
-                    dynamic_beta(int(t), run.num_rounds, m / classes, tau)
-                    for t, tau in zip(rounds, quality, strict=True)
-                ]
-            ),
-        )
-        for m in lacking
-    }
-
-
-def _not_shown(run: RunFiles) -> Iterator[str]:
-    if not run.anchors and "anchors.safetensors" not in run.damaged:
-        yield (
-            "anchors.safetensors is not there: the method makes no class anchors, or the run has "
-            "not come to its end."
-        )
-    elif len(run.anchors) == 1:
-        yield "The anchors of earlier rounds: snapshot-every keeps them."
-    own = run.config.get("fedadb")
-    if own is None:
-        return
-    needed = ("use-lcb", "beta", "use-anchors")
-    if not isinstance(own, Mapping) or not own.keys() >= set(needed):
-        path = run.folder / "config.toml"
-        yield f"{path} cannot be read: its table fedadb has not all of {', '.join(needed)}"
-    elif not own["use-lcb"]:
-        yield "The weight β: use-lcb=false leaves the local branch out."
-    elif own["beta"] != "dynamic":
-        yield f"β over rounds: it is fixed at {own['beta']}."
-    elif not own["use-anchors"]:
-        yield "β over rounds: without anchors τ = 0, so it is 1 for every client."
-    else:
-        yield (
-            "The β that each client used: it is computed on the client and never leaves it. "
-            "The curves follow from τ and a number of lacking classes."
-        )
-
-
 METHOD = Method(
     title="FedADB",
     paper="Liu et al., 2026",
@@ -300,5 +207,5 @@ METHOD = Method(
     server=FedADB,
     heads=two_heads,
     anchors=FedADBParams.anchor_settings,
-    report=report_section,
+    report=page_section,
 )

@@ -19,6 +19,7 @@ from fedadb_app.report.page_parts import Page, Section, shown
 from fedadb_app.report.run_page import heat_map, holdings, method_sections, of_method
 from fedadb_app.report.svg import Picture
 from fedadb_app.runs.reader import RunFiles, read_files
+from fedadb_app.runs.sections import MethodSection
 from fedadb_app.runs.summary import numbers_as_text
 from fedadb_app.runs.tables import Table, read_table
 from fedadb_app.runs.text_files import read, read_or_note
@@ -53,7 +54,9 @@ def comparison_page(folder: Path) -> Page:
     ]
     for alpha in sorted({r.cell.alpha for r in readings}):
         of_alpha = [r for r in readings if r.cell.alpha == alpha]
-        sections += _side_by_side(of_alpha, files)
+        side_by_side, faults_of_methods = _side_by_side(of_alpha, files)
+        sections += side_by_side
+        notes += faults_of_methods
     sections.append(
         Section("Configuration of all runs", values={k: shown(v) for k, v in settings.items()})
     )
@@ -118,7 +121,7 @@ def _readings(folder: Path) -> tuple[list[Reading], Mapping[Cell, RunFiles], lis
                 raise DataError(f"its summary.json is that of {cell.name}")
             readings.append(reading_of(cell, files))
             files_of[cell] = files
-            notes += files.damaged.values()
+            notes += files.faults.values()
         except DataError as error:
             notes.append(f"runs/{path.name} does not count: {error}")
         except (KeyError, ValueError, TypeError) as error:
@@ -135,14 +138,18 @@ def _readings(folder: Path) -> tuple[list[Reading], Mapping[Cell, RunFiles], lis
     return readings, files_of, notes
 
 
-def _side_by_side(readings: Sequence[Reading], files: Mapping[Cell, RunFiles]) -> list[Section]:
-    """Return the sections on the runs of one alpha."""
+def _side_by_side(
+    readings: Sequence[Reading], files: Mapping[Cell, RunFiles]
+) -> tuple[list[Section], list[str]]:
+    """Return the sections on the runs of one alpha, and what of those shown cannot be read."""
     methods: dict[str, list[Reading]] = {}
     for reading in readings:
         methods.setdefault(method_title(reading.cell.strategy), []).append(reading)
     suffix = f", alpha = {readings[0].cell.alpha:g}"
     failures = sum(r.failures for r in readings)
-    return [
+    first_runs = {title: files[rs[0].cell] for title, rs in methods.items()}
+    own = {title: of_method(run) for title, run in first_runs.items()}
+    sections = [
         Section(
             f"Accuracy over rounds{suffix}",
             lead=(
@@ -151,13 +158,14 @@ def _side_by_side(readings: Sequence[Reading], files: Mapping[Cell, RunFiles]) -
             ),
             pictures=_curves(methods),
         ),
-        *_first_runs(methods, files, suffix),
+        *_first_runs(methods, first_runs, own, suffix),
         Section(
             f"Failures, time and bytes{suffix}",
             lead=f"{failures} failures of clients in {len(readings)} runs.",
             pictures=_mean_costs(methods),
         ),
     ]
+    return sections, [fault for section in own.values() if section for fault in section.faults]
 
 
 def _curves(methods: Mapping[str, Sequence[Reading]]) -> list[Picture]:
@@ -178,11 +186,13 @@ def _curves(methods: Mapping[str, Sequence[Reading]]) -> list[Picture]:
 
 
 def _first_runs(
-    methods: Mapping[str, Sequence[Reading]], files: Mapping[Cell, RunFiles], suffix: str
+    methods: Mapping[str, Sequence[Reading]],
+    runs: Mapping[str, RunFiles],
+    own: Mapping[str, MethodSection | None],
+    suffix: str,
 ) -> list[Section]:
     """Return the sections on each method's first run, which need not have the same seed."""
     seeds = {title: f"seed {rs[0].cell.seed}" for title, rs in methods.items()}
-    runs = {title: files[rs[0].cell] for title, rs in methods.items()}
     strips = [
         heat_map(run.class_accuracy, f"{title}, {seeds[title]}", wide=False)
         for title, run in runs.items()
@@ -204,7 +214,7 @@ def _first_runs(
                 title=f"{section.title} of {title}{suffix}, {seeds[title]}",
             )
             for title, run in runs.items()
-            for section in method_sections(run, of_method(run))
+            for section in method_sections(run, own[title])
         ),
     ]
 

@@ -46,7 +46,7 @@ def run_page(folder: Path) -> Page:
         _costs(run),
         Section("Configuration", values=_grouped(run.config)),
     ]
-    missing = [*_missing(run), *(own.notes if own else ())]
+    missing = [*_missing(run), *((*own.faults, *own.notes) if own else ())]
     if missing:
         sections.append(Section("What is not here", notes=missing))
     strategy = str(summary.get("strategy", "run"))
@@ -208,14 +208,14 @@ def _costs(run: RunFiles) -> Section:
 
 
 def _missing(run: RunFiles) -> Iterable[str]:
-    yield from run.damaged.values()
-    if not run.config and "config.toml" not in run.damaged:
+    yield from run.faults.values()
+    if not run.config and "config.toml" not in run.faults:
         yield "config.toml is not there: no configuration, and T is taken to be the rounds so far."
     if not run.rounds.rows:
         yield "No round has ended: there is nothing to draw over rounds."
     elif not len(run.rounds.known("accuracy")[0]):
         yield "No round was evaluated: no accuracy and no test loss."
-    if run.class_accuracy is None and "class_accuracy.csv" not in run.damaged:
+    if run.class_accuracy is None and "class_accuracy.csv" not in run.faults:
         yield "class_accuracy.csv is not there: only a server that evaluates writes it."
 
 

@@ -7,7 +7,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,32 +83,11 @@ class RunFiles:
         """Return the rounds and the values of one name in ``diagnostics.csv``."""
         return diagnostic(self.diagnostics, name)
 
-    @property
-    def anchors(self) -> Mapping[int, Mapping[str, Tensor]]:
-        """Round -> the anchors that it was trained with, of ``snapshots/`` and of the last.
-
-        ``images`` ``(N, channels, height, width)``, ``labels`` and ``confidences`` ``(N,)``.
-        """
-        return self._anchors[0]
-
-    @property
-    def damaged(self) -> Mapping[str, str]:
-        """`faults`, and those of the anchors."""
-        return {**self.faults, **self._anchors[1]}
-
-    @cached_property  # not read with the rest: large, and only a page of this run needs them
-    def _anchors(self) -> tuple[Mapping[int, Mapping[str, Tensor]], Mapping[str, str]]:
-        found: dict[int, Mapping[str, Tensor]] = {}
-        faults: dict[str, str] = {}
-        last = int(self.summary["rounds"])
-        for server_round, kept in [*snapshots(self.folder).items(), (last, self.folder)]:
-            path = kept / "anchors.safetensors"
-            if path.exists():
-                try:
-                    found[server_round] = _anchors(path)
-                except DataError as error:
-                    faults[str(path.relative_to(self.folder))] = str(error)
-        return found, faults
+    def kept(self, name: str) -> Mapping[int, Path]:
+        """Return the round and the path of each kept file of a name: of snapshots, and the last."""
+        folders = [*snapshots(self.folder).items(), (int(self.summary["rounds"]), self.folder)]
+        paths = [(t, folder / f"{name}.safetensors") for t, folder in folders]
+        return {t: path for t, path in paths if path.exists()}  # of one round the folder's own
 
 
 def read_files(folder: Path) -> RunFiles:
@@ -184,21 +162,6 @@ def read_kept(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-
-
-def _anchors(path: Path) -> Mapping[str, Tensor]:
-    content, wrong = read_kept(path), ""
-    names = ("images", "labels", "confidences")
-    if missing := [name for name in names if name not in content]:
-        raise DataError(f"{path} cannot be read: it lacks {missing[0]}")
-    images, labels, confidences = (content[name] for name in names)
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or not images.numel():
-        wrong = f"images of the shape {tuple(images.shape)}"
-    elif not labels.shape == confidences.shape == images.shape[:1] or labels.is_floating_point():
-        wrong = "its labels and confidences are not one per image"
-    if wrong:
-        raise DataError(f"{path} cannot be read: {wrong}")
-    return {"images": images, "labels": labels, "confidences": confidences}
 
 
 def _unfit(

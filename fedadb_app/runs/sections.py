@@ -60,6 +60,8 @@ class MethodSection:
         Round -> images, a row each; of many rounds the page shows some.
     notes : Sequence[str]
         What is not there, and why.
+    faults : Sequence[str]
+        A sentence for each file of the method's that cannot be read.
     """
 
     title: str
@@ -68,3 +70,4 @@ class MethodSection:
     kind: str = ""
     images: Mapping[int, Sequence[ClassImage]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    faults: Sequence[str] = ()
