@@ -2,30 +2,19 @@
 
 import logging
 import tracemalloc
-from collections.abc import Sequence
 
 import httpx
-import numpy as np
 import pytest
-import torch
-from damage import DAMAGES, Part, damaged, fixed, put_together, taken_apart
+from damage import DAMAGES, Part, fixed, put_together, taken_apart
 from flwr.app import Error, Message
 from google.protobuf.message import DecodeError
-from helpers import identical
-from superlink import Parcel, SuperLink, superlink
+from grid_cases import HONEST, HOSTILE, MODEL, MODEL_BYTES, Asked, by_sender, pulled, read
+from superlink import Parcel, superlink
 
 from fedadb_app import guarded_grid
 from fedadb_app.errors import ConfigError
 from fedadb_app.guarded_grid import MOST_STRUCTURE, Allowance, GuardedGrid
-from fedadb_app.messages import Instruction, read_train_reply, train_content, train_message
 from fedadb_app.messages import train_reply as pack
-from fedadb_app.models.classifier import StateDict
-from fedadb_app.refusals import UnusableReplyError, last_resort
-from fedadb_app.wire_arrays import to_arrays
-
-MODEL: StateDict = {"weight": torch.arange(1200.0).view(30, 40), "bias": torch.ones(40)}
-MODEL_BYTES = 4 * 1240
-HOSTILE, HONEST = 0, 1  # positions among the nodes
 
 
 @pytest.fixture(scope="module")
@@ -43,56 +32,9 @@ def grid(link) -> GuardedGrid:
     return GuardedGrid(link.grid, Allowance.of(MODEL, 0))
 
 
-class Asked:
-    """A round's two messages, and the honest answers to them."""
-
-    def __init__(self, link: SuperLink) -> None:
-        content = train_content(to_arrays(MODEL), Instruction(1, 1, 0.1, {}))
-        sent = [train_message(content, node) for node in link.nodes]
-        self.ids = list(link.grid.push_messages(sent))
-        self.replies = [
-            self.by(node, pack(m, MODEL, 5, {"train-loss": 1.0}))
-            for node, m in zip(link.nodes, sent, strict=True)
-        ]
-        self.sent = sent
-
-    @staticmethod
-    def by(node: int, reply: Message) -> Message:
-        reply.metadata.__dict__["_src_node_id"] = node
-        return reply
-
-
 @pytest.fixture
 def asked(link) -> Asked:
     return Asked(link)
-
-
-def read(message: Message) -> str:
-    """Why a reply cannot be used; nothing if it can."""
-    try:
-        with last_resort():
-            update = read_train_reply(message, 0, MODEL, 5)
-    except UnusableReplyError as error:
-        return str(error)
-    assert update.arrays.keys() == MODEL.keys()
-    return ""
-
-
-def by_sender(messages: Sequence[Message]) -> dict[int, Message]:
-    return {message.metadata.src_node_id: message for message in messages}
-
-
-def pulled(link: SuperLink, grid: GuardedGrid, asked: Asked, parcel: Parcel) -> str:
-    """What becomes of a hostile reply beside an honest one, which must arrive as it was sent."""
-    link.send(parcel)
-    link.send(Parcel.of(asked.replies[HONEST]))
-    found = by_sender(list(grid.pull_messages(asked.ids)))
-    honest = read_train_reply(found[link.nodes[HONEST]], 1, MODEL, 5)
-    assert identical(honest.arrays, MODEL)
-    assert found.keys() <= set(link.nodes)
-    if link.nodes[HOSTILE] not in found:
-        return "no reply"
-    return read(found[link.nodes[HOSTILE]])
 
 
 def part_of(message: Part, kind: str) -> Part:
@@ -285,38 +227,3 @@ def test_a_list_of_replies_that_cannot_be_read_is_said(link, grid, asked, monkey
     monkeypatch.setattr(guarded_grid.flower_internals, "arrived", fail)
     assert list(grid.pull_messages(asked.ids)) == []
     assert "list of replies was unreadable (ValueError: Invalid protobuf" in caplog.text
-
-
-# --- damage of every kind -------------------------------------------------------------------
-
-
-def survive(link: SuperLink, grid: GuardedGrid, seeds: range) -> dict[str, int]:
-    """Send one damaged reply per seed beside an honest one; count what became of them."""
-    kinds, outcomes = list(DAMAGES), dict.fromkeys(("used", "refused", "no reply"), 0)
-    for seed in seeds:
-        rng = np.random.default_rng(seed)
-        names = [kinds[seed % len(kinds)], *rng.choice(kinds, rng.integers(0, 3))]
-        link.beat()
-        asked = Asked(link)
-        said = pulled(link, grid, asked, damaged(asked.replies[HOSTILE], names, rng))
-        outcomes[{"": "used", "no reply": "no reply"}.get(said, "refused")] += 1
-        assert len(said) <= 2000
-        assert said.isprintable()
-    return outcomes
-
-
-def test_no_damage_does_more_than_cost_its_reply(link, grid):
-    outcomes = survive(link, grid, range(24))
-    assert outcomes["refused"] >= 12
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_two_thousand_damaged_replies_cost_their_replies(link, grid):
-    """Memory stays within three times what a reply may have, and 32 MB for Python's objects."""
-    tracemalloc.start()
-    outcomes = survive(link, grid, range(1000, 3000))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert outcomes["refused"] >= 1200
-    assert peak < 3 * grid._allowance.num_bytes + (32 << 20)

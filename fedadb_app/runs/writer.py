@@ -43,6 +43,7 @@ from fedadb_app.runs.summary import SUMMARY, Status, accuracy_summary
 from fedadb_app.runs.tables import read_accuracies
 
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
+_HEADER = ",".join(RoundRecord.header()) + "\n"
 
 
 class RunFolder:
@@ -91,32 +92,11 @@ class RunFolder:
             If it cannot be written to, the run's name already holds a run, or TensorBoard is asked
             for and not installed.
         """
-        base = Path(config.output_dir or "~/fedadb-runs").expanduser()
-        name = config.run_name or (
-            f"{config.strategy}-{Path(config.dataset).stem}-seed{config.seed}-"
-            f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id % 10**6:06d}"
-        )
-        path = base / name
+        path = folder_of(config, run_id)
         events = EventFiles(path) if config.tensorboard else None
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise ConfigError(
-                    f'run-name="{name}": {path} already holds a run; choose another name or '
-                    f"remove that folder"
-                )
-            tables = {ROUNDS: ",".join(RoundRecord.header()) + "\n"}
-            if resumed:
-                tables = {name: t for name, t in resumed.facts.tables.items() if name in TABLES}
-            for table, text in tables.items():
-                replace(path / table, text.encode())
-            if events:
-                events.follow(first_round=1)
-        except OSError as error:
-            raise ConfigError(
-                f'output-dir="{base}" cannot be written to ({error.strerror}); '
-                f"set output-dir to a folder that this user may write"
-            ) from error
+        _make(path, resumed.facts.tables if resumed else {ROUNDS: _HEADER})
+        if events:
+            events.follow(first_round=1)
         identifying = {
             "strategy": config.strategy,
             "dataset": config.dataset,
@@ -266,6 +246,34 @@ class RunFolder:
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         replace(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def folder_of(config: RunConfig, run_id: int) -> Path:
+    """Return where a run's folder is made; without ``run-name`` no two runs share one."""
+    name = config.run_name or (
+        f"{config.strategy}-{Path(config.dataset).stem}-seed{config.seed}-"
+        f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id % 10**6:06d}"
+    )
+    return Path(config.output_dir or "~/fedadb-runs").expanduser() / name
+
+
+def _make(path: Path, tables: Mapping[str, str]) -> None:
+    """Make a run's folder with the tables that it begins with."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise ConfigError(
+                f'run-name="{path.name}": {path} already holds a run; choose another name or '
+                f"remove that folder"
+            )
+        for name in TABLES:
+            if name in tables:
+                replace(path / name, tables[name].encode())
+    except OSError as error:
+        raise ConfigError(
+            f'output-dir="{path.parent}" cannot be written to ({error.strerror}); '
+            f"set output-dir to a folder that this user may write"
+        ) from error
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,59 @@
+"""Damage of every kind through Flower's real SuperLink and grid: a reply costs its sender."""
+
+import logging
+import tracemalloc
+
+import numpy as np
+import pytest
+from damage import DAMAGES, damaged
+from grid_cases import HOSTILE, MODEL, Asked, pulled
+from superlink import SuperLink, superlink
+
+from fedadb_app.guarded_grid import Allowance, GuardedGrid
+
+
+@pytest.fixture(scope="module")
+def link():
+    level = logging.getLogger("flwr").level
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # a line per object otherwise
+    with superlink(num_nodes=2) as link:
+        yield link
+    logging.getLogger("flwr").setLevel(level)
+
+
+@pytest.fixture
+def grid(link) -> GuardedGrid:
+    link.beat()
+    return GuardedGrid(link.grid, Allowance.of(MODEL, 0))
+
+
+def survive(link: SuperLink, grid: GuardedGrid, seeds: range) -> dict[str, int]:
+    """Send one damaged reply per seed beside an honest one; count what became of them."""
+    kinds, outcomes = list(DAMAGES), dict.fromkeys(("used", "refused", "no reply"), 0)
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        names = [kinds[seed % len(kinds)], *rng.choice(kinds, rng.integers(0, 3))]
+        link.beat()
+        asked = Asked(link)
+        said = pulled(link, grid, asked, damaged(asked.replies[HOSTILE], names, rng))
+        outcomes[{"": "used", "no reply": "no reply"}.get(said, "refused")] += 1
+        assert len(said) <= 2000
+        assert said.isprintable()
+    return outcomes
+
+
+def test_no_damage_does_more_than_cost_its_reply(link, grid):
+    outcomes = survive(link, grid, range(24))
+    assert outcomes["refused"] >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_thousand_damaged_replies_cost_their_replies(link, grid):
+    """Memory stays within three times what a reply may have, and 32 MB for Python's objects."""
+    tracemalloc.start()
+    outcomes = survive(link, grid, range(1000, 3000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert outcomes["refused"] >= 1200
+    assert peak < 3 * grid._allowance.num_bytes + (32 << 20)
