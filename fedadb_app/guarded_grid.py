@@ -38,7 +38,7 @@ MOST_STRUCTURE = 1 << 20
 
 _OBJECTS_PER_TENSOR, _OBJECTS_BESIDE = 4, 64  # Flower makes two of a tensor, a few of the rest
 _CHUNK = 5 << 20  # and one more for every so many bytes
-_FETCHERS = 4
+_FETCHERS = 2  # as many as Flower has
 _POLL = 1.0  # seconds between two looks for replies
 
 
@@ -159,7 +159,8 @@ class GuardedGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages and wait for the replies; what has not come by then is not waited for."""
-        waited_for = set(self.push_messages(messages))
+        # In the place of a message that the SuperLink did not take there is none.
+        waited_for = {message_id for message_id in self.push_messages(messages) if message_id}
         end = time.monotonic() + (math.inf if timeout is None else timeout)
         replies: list[Message] = []
         while waited_for and time.monotonic() < end:

@@ -139,7 +139,7 @@ def lost_parts(part: Part, others: list[Part], rng: Rng) -> None:
 def deep_nesting(part: Part, others: list[Part], rng: Rng) -> None:
     inner = Part(part.kind, part.body, part.parts, part.names)
     for _ in range(int(rng.integers(1, 40))):
-        inner = Part("RecordDict", lambda ids: json.dumps({"a": ids[0]}).encode(), [inner])
+        inner = Part("RecordDict", lambda ids: json.dumps({"a": "".join(ids)}).encode(), [inner])
     part.kind, part.body, part.parts, part.names = inner.kind, inner.body, inner.parts, None
 
 

@@ -191,6 +191,11 @@ def test_a_round_ends_in_time_without_an_upload_that_never_ends(link, grid, monk
     assert grid._incoming == []
 
 
+def test_a_message_that_was_not_taken_is_not_waited_for(grid, monkeypatch):
+    monkeypatch.setattr(grid, "push_messages", lambda messages: [None])
+    assert list(grid.send_and_receive([], timeout=None)) == []
+
+
 def failing(status: int):
     request = httpx.Request("POST", "http://superlink")
     response = httpx.Response(status, request=request)
