@@ -33,11 +33,13 @@ class SuperLink(Processes):
     """A SuperLink of our own, and the ``flwr`` command pointed at it.
 
     With credentials, a folder of `fedadb certificates`, it speaks TLS and asks SuperNodes for keys.
+    With a database, it keeps who is registered there.
     """
 
     app: Path
     simulation: bool
     credentials: Path | None = None
+    database: Path | None = None
     port: int = field(default_factory=lambda: free_port())
     process: subprocess.Popen[bytes] = field(init=False)
 
@@ -56,8 +58,9 @@ class SuperLink(Processes):
             names = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
             security = [f"--ssl-{option}={folder / name}" for option, name in names.items()]
             security.append("--enable-supernode-auth")
+        kept = ["--database", str(self.database)] if self.database else []
         self.process = self.spawn(
-            "flower-superlink", *security, "--isolation", "subprocess", *address, *mode
+            "flower-superlink", *security, "--isolation", "subprocess", *address, *mode, *kept
         )
         wait_until(self._healthy, f"no SuperLink at port {self.port}")
 
