@@ -5,6 +5,7 @@ from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.clients import dataset_of, image_schema
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.errors import ConfigError, DataError
+from fedadb_app.guarded_grid import Allowance
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier, model_facts
 from strategies.method import Method
 
@@ -45,8 +46,9 @@ def fitting_model(
     Raises
     ------
     ConfigError
-        If the images are too small for it, the head cannot be made for so many classes, it holds
-        what differential privacy cannot protect, or a batch of the test set has no statistics.
+        If ``max-reply-bytes`` is less than the model, the images are too small for it, the head
+        cannot be made for so many classes, it holds what differential privacy cannot protect, or a
+        batch of the test set has no statistics.
     """
     spec = ModelSpec.of(config, schema)
     _refuse(config, method, spec, dataset)
@@ -57,6 +59,7 @@ def _refuse(
     config: RunConfig, method: Method, spec: ModelSpec, dataset: ImageDataset | None = None
 ) -> None:
     facts = model_facts(spec, method.heads)
+    Allowance.of(facts.state, config.max_reply_bytes)
     if config.privacy != "none" and facts.buffers:
         raise ConfigError(
             f'privacy="{config.privacy}" needs a model without running statistics, which '

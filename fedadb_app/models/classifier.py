@@ -159,12 +159,15 @@ class ModelFacts:
     smallest_batch : int
         With how many samples it can train: 1, or 2 where a normalisation layer sees one value of
         each channel and sample. Evaluation needs as many with ``norm="batch-local"``.
+    state : StateDict
+        Its tensors without their values: names, shapes and types.
     """
 
     feature_size: int
     batch_statistics: bool
     buffers: tuple[str, ...]
     smallest_batch: int
+    state: StateDict
 
 
 def model_facts(spec: ModelSpec, build_heads: HeadBuilder = single_head) -> ModelFacts:
@@ -184,5 +187,6 @@ def model_facts(spec: ModelSpec, build_heads: HeadBuilder = single_head) -> Mode
         except ValueError:  # PyTorch's batch normalisation, of a single value per channel
             smallest = 2
         size = feature_size(model.features, spec)
-    buffers = sorted(model.state_dict().keys() - set(model.parameter_names()))
-    return ModelFacts(size, model.has_batch_statistics(), tuple(buffers), smallest)
+    state = model.state_dict()
+    buffers = sorted(state.keys() - set(model.parameter_names()))
+    return ModelFacts(size, model.has_batch_statistics(), tuple(buffers), smallest, state)

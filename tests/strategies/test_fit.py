@@ -39,6 +39,10 @@ IMPOSSIBLE = {
         {"strategy": "fedgela", "norm": "batch-local", "batch-size": 79},
         'norm="batch-local" has no statistics of a single image',
     ),
+    "replies smaller than the model": (
+        {"max-reply-bytes": 1000},
+        "max-reply-bytes=1000 is not allowed: the model alone has",
+    ),
     "images too small": ({"model": "googlenet"}, 'model="googlenet" .* needs 64 pixels'),
 }
 """What is wrong -> values that ask for it, and the sentence's beginning."""
