@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedadb_app.randomness import numpy_generator, torch_generator
+from fedadb_app.randomness import numpy_generator, secret_generator, torch_generator
 
 LARGEST_SEED = 2**63 - 1  # config.py allows seeds below 2**63
 
@@ -79,3 +79,7 @@ def test_numbers_of_neighbouring_keys_are_unrelated():
     correlation = np.corrcoef(draws) - np.eye(8)
     assert np.abs(correlation).max() < 0.1  # 4.5 standard deviations of 1/sqrt(2000)
     assert abs(draws.mean() - 0.5) < 0.01
+
+
+def test_secret_numbers_are_others_each_time():
+    assert secret_generator().integers(2**63) != secret_generator().integers(2**63)
