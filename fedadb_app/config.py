@@ -82,6 +82,15 @@ class RunConfig(
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_mean(self) -> Self:
+        if self.privacy == "central" and self.robust != "none":
+            raise ValueError(
+                f'robust="{self.robust}" is not possible with privacy="central": what its noise '
+                f'protects is a mean of clipped updates; use privacy="local" or "none"'
+            )
+        return self
+
     @property
     def only_nodes(self) -> bool:
         """Whether nobody but the nodes has data."""

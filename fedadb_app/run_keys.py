@@ -10,6 +10,8 @@ from fedadb_app.models.norm import NormPolicy
 from fedadb_app.models.registry import MODELS
 from fedadb_app.settings import Settings
 
+RobustRule = Literal["none", "clip-median", "trimmed-mean", "median"]
+
 
 class IdentityKeys(Settings):
     """What a run is: its method and its seed."""
@@ -203,6 +205,19 @@ class FederationKeys(Settings):
         ge=0,
         description="a reply of a SuperNode that is larger is refused before it is unpacked; "
         "`0` = four times the model",
+    )
+    robust: RobustRule = Field(
+        "none",
+        description="the mean of a round's updates that one hostile or broken client cannot move "
+        "at will: each clipped to the median norm, or per coordinate a trimmed mean or the median; "
+        "honest clients with skewed labels pay for it ([robust.md](robust.md))",
+    )
+    trim_share: float = Field(
+        0.2,
+        ge=0,
+        lt=0.5,
+        description='with `robust="trimmed-mean"`: share of the clients left out at each end of '
+        "each coordinate, rounded up; `0` = the mean, clients counting equally",
     )
 
 

@@ -53,10 +53,15 @@ def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Se
     """
     config, own = parse_run_config(values, {name: m.params for name, m in METHODS.items()})
     method = METHODS[config.strategy]
-    if config.privacy == "central" and method.server.needs_each_update:
-        raise ConfigError(
-            f'privacy="central" is not possible with strategy="{config.strategy}": its server '
-            f"needs each client's own update, and only their noised mean is released"
-        )
+    if method.server.needs_each_update:
+        for key, value, mean in (
+            ("privacy", config.privacy, "their noised mean is released"),
+            ("robust", config.robust, "one robust mean of them is made"),
+        ):
+            if value not in {"none", "local"}:
+                raise ConfigError(
+                    f'{key}="{value}" is not possible with strategy="{config.strategy}": its '
+                    f"server needs each client's own update, and only {mean}"
+                )
     method.refuse(config, own[config.strategy])
     return config, method, own[config.strategy]

@@ -9,8 +9,9 @@ A half keeps nothing between rounds and touches no message, folder or client: wh
 the `ServerUpdate.state` it returned the round before, named tensors that a checkpoint saves.
 
 With ``privacy="central"``, `update` is given one update, the noised mean of the round, and
-everything after it is made of that: no method can release more. One that needs the single updates
-says so (`needs_each_update`) and is refused.
+everything after it is made of that: no method can release more. With ``robust`` it is given one as
+well, the robust mean. A half that needs the single updates says so (`needs_each_update`), and its
+method is refused with either.
 """
 
 from abc import abstractmethod

@@ -1,5 +1,6 @@
 """The middle of a round: from the participants' replies to the updates that the method is given."""
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from flwr.app import Message
@@ -8,12 +9,18 @@ from fedadb_app import messages
 from fedadb_app.aggregation import ClientUpdate, client_drift, sample_weights
 from fedadb_app.errors import TrainingError
 from fedadb_app.refusals import UnusableReplyError
+from fedadb_app.robust import robust_mean
 from strategies.central_privacy import released
 from strategies.failures import absurdity, too_few
 from strategies.participants import Clients
 from strategies.replies import read_replies
 from strategies.round import Round
 from strategies.server_run import ServerRun
+
+logger = logging.getLogger("flwr.fedadb")
+
+LEAST_OUTVOTED = 3
+"""Of fewer updates each robust rule gives the mean of all, or the only one."""
 
 
 def usable_updates(
@@ -45,13 +52,24 @@ def protected(
     run: ServerRun, this: Round, updates: Sequence[ClientUpdate]
 ) -> Sequence[ClientUpdate]:
     """Return what the method may see of the updates; note how far they have moved, if one may."""
-    sent, privacy = this.broadcast.model, run.config.privacy
-    if privacy == "central":
-        return [released(run.config, sent, updates, drawn=len(this.participants))]
-    if privacy == "none":  # of noised updates it would be the noise's
-        models, names = [u.arrays for u in updates], this.inputs.parameter_names
+    config, sent = run.config, this.broadcast.model
+    if config.privacy == "central":
+        return [released(config, sent, updates, drawn=len(this.participants))]
+    models, names = [u.arrays for u in updates], this.inputs.parameter_names
+    if config.privacy == "none":  # of noised updates it would be the noise's
         this.record.add(client_drift(models, sent, names, sample_weights(updates)))
-    return updates
+    if config.robust == "none":
+        return updates
+    if len(updates) < LEAST_OUTVOTED:
+        logger.warning(
+            'round %d: robust="%s" protects against nobody: of %d usable updates none can be '
+            "outvoted",
+            this.number,
+            config.robust,
+            len(updates),
+        )
+    mean = robust_mean(config.robust, sent, models, names, config.trim_share)
+    return [ClientUpdate(-1, mean, num_examples=1, metrics=mean_metrics(updates))]
 
 
 def mean_metrics(updates: Sequence[ClientUpdate]) -> dict[str, float]:

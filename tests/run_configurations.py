@@ -45,6 +45,8 @@ ADDED = {
     "min-nodes",
     "max-examples",
     "max-relative-update",
+    "robust",
+    "trim-share",
     "classes",
     "image-shape",
     "classes-per-client",

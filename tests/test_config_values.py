@@ -27,6 +27,7 @@ NUMBER = [
     "fraction-train",
     "fraction-evaluate",
     "max-relative-update",
+    "trim-share",
     "learning-rate",
     "learning-rate-decay",
     "momentum",
@@ -50,7 +51,16 @@ TEXT = [
     "run-name",
     "fedadb.beta",
 ]
-CHOICE = ["partition", "model", "norm", "device", "precision", "evaluate", "fedadb.anchor-label"]
+CHOICE = [
+    "partition",
+    "model",
+    "norm",
+    "device",
+    "precision",
+    "evaluate",
+    "robust",
+    "fedadb.anchor-label",
+]
 SWITCH = ["augment", "fedadb.use-anchors", "fedadb.use-lcb"]
 
 
@@ -81,7 +91,7 @@ def test_no_number(key, value):
 def test_a_whole_number_is_a_number(key):
     """TOML writes 1 for 1.0; the value is a float from there on."""
     _, dot, name = key.rpartition(".")
-    value = 0 if key == "momentum" else 1
+    value = 0 if key in {"momentum", "trim-share"} else 1
     config, _, params = read_run_config({key: value})
     found = getattr(params if dot else config, name.replace("-", "_"))
     assert type(found) is float
