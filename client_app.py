@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from fedadb_app import client_context as node
 from fedadb_app import messages
 from fedadb_app.aggregation import all_finite
+from fedadb_app.audited import audited
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, client_data, image_schema
 from fedadb_app.evaluation import evaluate
@@ -21,7 +22,7 @@ from strategies.registry import METHODS, read_run_config
 
 logger = logging.getLogger("flwr.fedadb")
 
-app = ClientApp()
+app = ClientApp(mods=[audited])
 keep_freed_memory()
 prepare_simulation(Path(__file__).parent)
 

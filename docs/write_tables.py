@@ -18,6 +18,7 @@ import tomli_w
 
 from fedadb_app.config import RunConfig, Scalar
 from fedadb_app.settings import allowed
+from fedadb_app.study import Study
 from strategies.registry import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +40,21 @@ def table(*tables: tuple[str, Mapping[str, Mapping[str, Any]]]) -> str:
             default = f"`{_toml(schema['default'])}`"
             cells = (f"`{name}{key}`", default, allowed(schema), schema["description"])
             rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(rows)
+
+
+def study_keys() -> str:
+    """Return the table of a study file's keys; a key that is left out allows everything."""
+    rows = ["| key | value | meaning |", "|---|---|---|"]
+    for key, schema in Study.described().items():
+        choices = schema.get("items", {}).get("enum")
+        if choices:
+            value = "a list of " + ", ".join(f'"{choice}"' for choice in choices)
+        elif schema.get("type") == "array":
+            value = "a list of texts"
+        else:
+            value = allowed(schema.get("anyOf", [schema])[0])  # the other one is None, left out
+        rows.append(f"| `{key}` | {value} | {schema['description']} |")
     return "\n".join(rows)
 
 
@@ -73,6 +89,7 @@ def tables() -> dict[str, str]:
         "shared keys": table(("", shared()), ("fedadb.", own["fedadb"])),
         "keys of the baselines": table(*((f"{name}.", own[name]) for name in BASELINES)),
         "modules": modules(),
+        "study keys": study_keys(),
     }
 
 
@@ -102,7 +119,8 @@ def editor_schema() -> Mapping[str, Any]:
 
 def files() -> dict[Path, str]:
     """Return path -> content of everything that is written here."""
-    pages = [ROOT / "docs" / name for name in ("run.md", "compare.md", "architecture.md")]
+    names = ("run.md", "compare.md", "architecture.md", "deploy.md")
+    pages = [ROOT / "docs" / name for name in names]
     schema = json.dumps(editor_schema(), indent=1, ensure_ascii=False) + "\n"
     return {page: with_tables(page.read_text()) for page in pages} | {
         ROOT / "configs" / "schema.json": schema

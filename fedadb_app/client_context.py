@@ -19,6 +19,7 @@ from fedadb_app.flower_internals import ClientAppCallable
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.refusals import refusal
 from fedadb_app.settings import validate
+from fedadb_app.study import STUDY, read_study, refuse_beyond
 from fedadb_app.wire_arrays import to_arrays, to_state_dict
 
 logger = logging.getLogger("flwr.fedadb")
@@ -37,8 +38,12 @@ def configured_data(context: Context, config: RunConfig) -> PartitionClaim | Pat
     ------
     DataError
         If it lacks what the run needs, or it is malformed.
+    ConfigError
+        If the node's study file does not allow what the run asks for.
     """
     node = context.node_config
+    if STUDY in node:
+        refuse_beyond(read_study(Path(str(node[STUDY])).expanduser()), config, node)
     if config.own_data:
         path = node.get(_DATA_PATH, "")
         if not isinstance(path, str) or not Path(path).expanduser().is_absolute():

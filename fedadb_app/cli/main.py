@@ -3,6 +3,7 @@
 import typer
 
 from fedadb_app.cli.analyse import analyse
+from fedadb_app.cli.audit import audit, print_app_hash
 from fedadb_app.cli.certificates import certificates
 from fedadb_app.cli.check_node import check_this_node
 from fedadb_app.cli.compare import compare
@@ -27,3 +28,5 @@ main.command()(data)
 main.command()(certificates)
 main.command()(metrics)
 main.command(name="check-node")(check_this_node)
+main.command()(audit)
+main.command(name="app-hash")(print_app_hash)
