@@ -42,7 +42,8 @@ def test_every_key_has_a_meaning_in_a_line(name):
 
 
 def test_every_key_has_a_row(writer):
-    rows = "\n".join(writer.tables().values())
+    tables = {name: text for name, text in writer.tables().items() if name != "study keys"}
+    rows = "\n".join(tables.values())
     for name, table in TABLES.items():
         for key in table.defaults():
             assert rows.count(f"\n| `{name + '.' if name else ''}{key}` |") == 1, key
