@@ -38,9 +38,13 @@ def parse_assignments(text: str) -> dict[str, Scalar]:
         try:
             values[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError as error:
-            raise ConfigError(
-                f'{key}={value} is no TOML value; write texts in double quotes: {key}="{value}"'
-            ) from error
+            inner = value.strip("\"',")
+            advice = f'write texts in double quotes: {key}="{inner}"'
+            if "\\" in value:
+                advice = f"a backslash needs single quotes, {key}='{inner}', or write / for it"
+            elif value.endswith(","):
+                advice = f"assignments have blanks between them, no commas: {key}={inner}"
+            raise ConfigError(f"{key}={value} is no TOML value; {advice}") from error
     return values
 
 

@@ -1,7 +1,9 @@
 """The run configuration: every key of a run, and what excludes what."""
 
 import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Self
 
 from pydantic import model_validator
@@ -90,6 +92,12 @@ class RunConfig(
                 f'protects is a mean of clipped updates; use privacy="local" or "none"'
             )
         return self
+
+    @property
+    def short_name(self) -> str:
+        """Strategy, data set and seed, in letters that a run's folder may be named by."""
+        dataset = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(self.dataset).stem)[:40]
+        return f"{self.strategy}-{dataset}-seed{self.seed}"
 
     @property
     def only_nodes(self) -> bool:

@@ -49,6 +49,27 @@ def call_on_exit(handler: Callable[[], None]) -> None:
     add_exit_handler(handler)
 
 
+def parse_node_config(text: str) -> Mapping[str, bool | int | float | str]:
+    """Read ``--node-config`` as `flower-supernode` does, which drops what it does not understand.
+
+    ``parse_config_args`` is what its command line calls. Were it another, `fedadb check-node`
+    would pass nodes that join without their data.
+
+    Raises
+    ------
+    ValueError
+        If Flower refuses it.
+    """
+    from click import ClickException
+    from flwr.cli.config_utils import parse_config_args  # type: ignore[attr-defined]
+
+    try:
+        values: dict[str, bool | int | float | str] = parse_config_args([text])
+    except (ClickException, OSError) as error:
+        raise ValueError(str(error)) from error
+    return values
+
+
 class Admission(Enum):
     """What a SuperLink answers to a node's key."""
 

@@ -86,10 +86,7 @@ def checked_values(app: Path, overrides: Mapping[str, Scalar]) -> dict[str, Scal
     output = Path(config.output_dir or "~/fedadb-runs").expanduser()
     if config.run_name and (output / config.run_name).exists():
         raise ConfigError(f'run-name="{config.run_name}" already exists in output-dir')
-    name = config.run_name or (
-        f"{config.strategy}-{Path(config.dataset).stem}-seed{config.seed}-"
-        f"{time.strftime('%Y%m%d-%H%M%S')}"
-    )
+    name = config.run_name or (f"{config.short_name}-{time.strftime('%Y%m%d-%H%M%S')}")
     return {**overrides, "output-dir": str(output), "run-name": name}
 
 

@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedadb_app.assignments import parse_assignments
 from fedadb_app.cli.common import ConfigOption, fail, one_sentence, out, parse_all
 from fedadb_app.node_check.checks import CHECKS, check_node
-from fedadb_app.node_check.settings import NodeSettings
+from fedadb_app.node_check.settings import NodeSettings, node_config_of
 from strategies.registry import read_run_config
 
 
@@ -31,7 +30,7 @@ def check_this_node(
             superlink,
             root_certificates.expanduser(),
             auth_supernode_private_key.expanduser(),
-            parse_assignments(node_config),
+            node_config_of(node_config),
             config,
         )
         failed = 0

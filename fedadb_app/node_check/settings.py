@@ -7,8 +7,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from fedadb_app.assignments import parse_assignments
 from fedadb_app.config import RunConfig, Scalar
 from fedadb_app.errors import ConfigError
+from fedadb_app.flower_internals import parse_node_config
 
 
 @dataclass(frozen=True)
@@ -43,3 +45,25 @@ class NodeSettings:
             whole = False
         if not whole:
             raise ConfigError(f"--superlink {self.superlink}: expected host:port, without https://")
+
+
+def node_config_of(text: str) -> Mapping[str, Scalar]:
+    """Return what a SuperNode makes of its ``--node-config``.
+
+    Raises
+    ------
+    ConfigError
+        If it refuses the text, or drops a part of it without a word.
+    """
+    meant = parse_assignments(text)
+    try:
+        understood = dict(parse_node_config(text))
+    except ValueError as error:
+        raise ConfigError(f"--node-config {text}: {error}") from error
+    if understood != meant:
+        lost = [key for key in meant if understood.get(key) != meant[key]]
+        raise ConfigError(
+            f"--node-config {text}: flower-supernode would not understand {', '.join(lost)}; write "
+            f'key=value without blanks around "=", and with blanks between assignments'
+        )
+    return understood

@@ -251,8 +251,7 @@ class RunFolder:
 def folder_of(config: RunConfig, run_id: int) -> Path:
     """Return where a run's folder is made; without ``run-name`` no two runs share one."""
     name = config.run_name or (
-        f"{config.strategy}-{Path(config.dataset).stem}-seed{config.seed}-"
-        f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id % 10**6:06d}"
+        f"{config.short_name}-{time.strftime('%Y%m%d-%H%M%S')}-{run_id % 10**6:06d}"
     )
     return Path(config.output_dir or "~/fedadb-runs").expanduser() / name
 

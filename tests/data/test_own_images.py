@@ -137,3 +137,10 @@ def test_the_digest_is_that_of_the_content(tmp_path):
     assert one == two
     hospital(tmp_path / "two", count=11)
     assert reopen(str(tmp_path / "two"), "").digest != one
+
+
+@pytest.mark.parametrize("stem", ["my images", "R\u00f6ntgen", "scan(1)", "a" * 300, "[x]"])
+def test_a_name_that_is_made_up_is_one_that_may_be_given(stem):
+    config = RunConfig(dataset=f"/data/{stem}")
+    assert validate(RunConfig, {"run-name": config.short_name}).run_name == config.short_name
+    assert len(config.short_name) < 80

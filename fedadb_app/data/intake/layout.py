@@ -96,7 +96,12 @@ def lay_out(tree: Tree, options: IntakeOptions) -> Layout:
         )
     )
     for top in parts:
-        if not any(x.relative[0] == top for x in (*tree.files, *tree.left_out) if _asked(x)):
+        images = [x.relative for x in tree.files] + [
+            x.relative
+            for x in tree.left_out
+            if not x.allowed  # refused in another sentence
+        ]
+        if not any(relative[0] == top for relative in images):
             raise DataError(f"{shown(tree.root / top)} holds no image")
     if not options.class_names:
         _check_complete(tree, parts, names, entries)
@@ -105,11 +110,6 @@ def lay_out(tree: Tree, options: IntakeOptions) -> Layout:
 
 
 _PART_WORDS = {"train": "training part", "val": "validation part, trained on", "test": "test part"}
-
-
-def _asked(found: FoundFile | LeftOut) -> bool:
-    """Say whether it is, or may be, an image; what is not will be refused in another sentence."""
-    return isinstance(found, FoundFile) or not found.allowed
 
 
 def _inside(relative: tuple[str, ...], parts: dict[str, str]) -> bool:
