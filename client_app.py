@@ -49,8 +49,8 @@ def train(message: Message, context: Context) -> Message:
     config = node.at_this_node(context, config)
     held = node.configured_data(context, config)
     device = choose_device(config.device)
-    data = client_data(config, held, device).train
     global_model, instruction = messages.read_train(message)
+    data = node.training_data(context, config, held, device, instruction)
     model = _worker_model(config).to(device)
     model.load_state_dict(global_model)
     client = held.partition_id if isinstance(held, PartitionClaim) else context.node_id

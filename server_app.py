@@ -38,6 +38,8 @@ def main(grid: Grid, context: Context) -> None:
         logger.info("results: %s", folder.path)
         folder.write_config(config, params.model_dump(by_alias=True))
         dataset, schema = server_dataset(config), image_schema(config)
+        if dataset:
+            folder.identify_data(dataset.digest)
         model = fitting_model(config, method, schema, dataset).to(device)
         grid = guarded(grid, Allowance.of(model.state_dict(), config.max_reply_bytes))
         roster = Roster(config)

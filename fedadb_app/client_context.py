@@ -8,12 +8,15 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 
+import torch
 from flwr.app import ConfigRecord, Context, Message
 
 from fedadb_app import messages
-from fedadb_app.client_state import StateFolder
+from fedadb_app.client_state import StateFolder, refuse_changed_data
 from fedadb_app.config import RunConfig
-from fedadb_app.data.clients import ClientData, PartitionClaim
+from fedadb_app.data.batches import LocalData
+from fedadb_app.data.clients import ClientData, PartitionClaim, client_data
+from fedadb_app.data.prepared import cache_folder
 from fedadb_app.errors import DataError, FedADBError
 from fedadb_app.flower_internals import ClientAppCallable
 from fedadb_app.models.classifier import StateDict
@@ -77,6 +80,27 @@ def at_this_node(context: Context, config: RunConfig) -> RunConfig:
     """
     own = {key: context.node_config[key] for key in _OWN_FILES if key in context.node_config}
     return validate(RunConfig, {**config.model_dump(by_alias=True), **own}) if own else config
+
+
+def training_data(
+    context: Context,
+    config: RunConfig,
+    held: PartitionClaim | Path,
+    device: torch.device,
+    instruction: messages.Instruction,
+) -> LocalData:
+    """Return what a client trains on in a round: the images that its run was begun with.
+
+    Raises
+    ------
+    DataError
+        If they cannot be had, or a node's own have changed since.
+    """
+    data = client_data(config, held, device)
+    if isinstance(held, Path):
+        notes = cache_folder() / "trained-on"
+        refuse_changed_data(notes, held, data.digest, context.run_id, instruction.ancestors)
+    return data.train
 
 
 def log_own_data(config: RunConfig, data: ClientData) -> None:

@@ -7,12 +7,16 @@ before it wrote up to the round it goes on from; what they wrote later belongs t
 repeated. What earlier runs wrote is never removed here, so that each of them can still be resumed.
 """
 
+import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedadb_app.data.intake.names import shown
+from fedadb_app.errors import DataError
 from fedadb_app.models.classifier import StateDict
-from fedadb_app.runs.atomic import read_tensors, write_tensors
+from fedadb_app.runs.atomic import read_tensors, replace, write_tensors
 
 
 class Ancestor(NamedTuple):
@@ -20,6 +24,44 @@ class Ancestor(NamedTuple):
 
     run_id: int
     last_round: int
+
+
+def refuse_changed_data(
+    base: Path, path: Path, digest: str, run_id: int, ancestors: Sequence[Ancestor]
+) -> None:
+    """Note which images a run trains on; refuse others than it, or a run it continues, had.
+
+    Parameters
+    ----------
+    base : Path
+        Where that is kept on this machine.
+    path : Path
+        Where the node's images lie.
+    digest : str
+        What they are.
+    run_id : int
+        The run.
+    ancestors : Sequence[Ancestor]
+        The runs that it continues.
+
+    Raises
+    ------
+    DataError
+        If the images have changed since.
+    StorageError
+        If the disk does not take the note.
+    """
+    place = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    notes = [base / f"{run}-{place}" for run in (*(a.run_id for a in ancestors), run_id)]
+    for note in notes:
+        if note.is_file() and note.read_text() != digest:
+            raise DataError(
+                f"{shown(path)}: these are not the images that the run was begun with; put them "
+                f"back, or start a new run"
+            )
+    if not notes[-1].is_file():
+        base.mkdir(parents=True, exist_ok=True)
+        replace(notes[-1], digest.encode())
 
 
 class StateFolder:

@@ -39,6 +39,7 @@ def checkpoint_of(
         nodes={node: (held.train, held.held_out) for node, held in ledger.nodes.items()},
         tables=folder.tables(),
         seconds=folder.seconds,
+        data=run.dataset.digest if run.dataset else "",
     )
     return Checkpoint(facts, model, state)
 
@@ -71,6 +72,11 @@ def resume_clients(
         raise ConfigError(
             f"{named}: the data, or how the clients share them, are not those of that run; a "
             f"resumed run needs the same data and as many clients"
+        )
+    if facts.data and run.dataset and facts.data != run.dataset.digest:
+        raise ConfigError(
+            f'{named}: the images of dataset="{config.dataset}" are not those of that run; put '
+            f"them back, or start a new run"
         )
     logger.info("%s: going on after round %d of that run", named, facts.round)
     on_disk = config.client_state_dir and facts.config["client-state-dir"]

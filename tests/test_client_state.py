@@ -2,14 +2,15 @@
 
 import itertools
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedadb_app.client_state import Ancestor, StateFolder
-from fedadb_app.errors import CheckpointError, StorageError
+from fedadb_app.client_state import Ancestor, StateFolder, refuse_changed_data
+from fedadb_app.errors import CheckpointError, DataError, StorageError
 from fedadb_app.runs import atomic
 
 
@@ -152,3 +153,29 @@ def test_every_run_can_be_resumed_from_its_last_checkpoint_at_any_time(tmp_path_
                 run.train(base, next(values), takes_part)
                 if number < len(rounds) or last_ends:
                     run.end_round()
+
+
+# --- which images a run was begun with ------------------------------------------------------
+
+
+def test_a_run_goes_on_with_the_images_that_it_was_begun_with(tmp_path):
+    notes, path = tmp_path / "notes", Path("/data/h")
+    for _ in range(2):
+        refuse_changed_data(notes, path, "one", 7, ())
+    refuse_changed_data(notes, Path("/data/other"), "two", 7, ())  # another node's, here
+    with pytest.raises(DataError, match="/data/h: these are not the images"):
+        refuse_changed_data(notes, path, "two", 7, ())
+    refuse_changed_data(notes, path, "two", 8, ())  # another run
+
+
+@pytest.mark.parametrize("digest", ["one", "two"])
+def test_a_resumed_run_needs_the_images_of_its_ancestors(tmp_path, digest):
+    notes, path = tmp_path / "notes", Path("/data/h")
+    refuse_changed_data(notes, path, "one", 7, ())
+    ancestors = (Ancestor(7, 3), Ancestor(8, 5))
+    if digest == "one":
+        refuse_changed_data(notes, path, digest, 9, ancestors)
+        return
+    with pytest.raises(DataError, match="put them back, or start a new run"):
+        refuse_changed_data(notes, path, digest, 9, ancestors)
+    assert not (notes / "9").exists()

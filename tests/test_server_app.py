@@ -64,6 +64,7 @@ def test_fedadb_on_digits_leaves_a_complete_folder(values, folder):
         "alpha": 0.3,
         "clients": 2,
         "seed": 0,
+        "data": open_dataset("digits", "").digest,
     }
 
     assert list(row) == RoundRecord.header()

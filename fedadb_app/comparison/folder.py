@@ -8,12 +8,15 @@ from filelock import FileLock, Timeout
 
 from fedadb_app.assignments import flatten
 from fedadb_app.comparison.grid import Cell, Grid
+from fedadb_app.config import RunConfig
+from fedadb_app.data.clients import dataset_of
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.checkpoint import MAY_DIFFER
 from fedadb_app.runs.reader import read_configuration
 from fedadb_app.runs.summary import read_summary
 from fedadb_app.runs.text_files import read
+from fedadb_app.settings import validate
 
 
 def open_folder(folder: Path, grid: Grid) -> FileLock:
@@ -104,6 +107,30 @@ def check_configuration(folder: Path, grid: Grid, cell: Cell) -> None:
                 f"{folder} holds another run: its config.toml says {key} = {has}, asked for is "
                 f"{wants}; it does not count: move it away, and the right one is run"
             )
+
+
+def check_data(folder: Path, grid: Grid, cell: Cell) -> None:
+    """Check that the run in a folder had the images that are on this machine now.
+
+    Raises
+    ------
+    DataError
+        If they have changed since.
+    """
+    recorded = read_summary(folder).get("data")
+    if not recorded:  # by an older version of this app
+        return
+    values = {**grid.effective, **cell.values}
+    config = validate(RunConfig, {key: v for key, v in values.items() if "." not in key})
+    try:
+        digest = dataset_of(config).digest
+    except DataError:  # not on this machine, which a run will say
+        return
+    if digest != recorded:
+        raise DataError(
+            f'{folder} was run on other images than dataset="{config.dataset}" holds now; it does '
+            f"not count: put the images back, or choose another --output"
+        )
 
 
 def set_aside(folder: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedadb_app.comparison.folder import check_configuration, is_complete, set_aside
+from fedadb_app.comparison.folder import check_configuration, check_data, is_complete, set_aside
 from fedadb_app.comparison.grid import Cell, Grid
 from fedadb_app.comparison.plots import plot_classes, plot_curves
 from fedadb_app.comparison.readings import Reading, read_run
@@ -93,6 +93,7 @@ def count(folder: Path, grid: Grid, cell: Cell) -> Outcome:
     """Read a complete run; it counts if it is the one that a cell asks for, and whole."""
     try:
         check_configuration(folder, grid, cell)
+        check_data(folder, grid, cell)
         return Outcome(cell, read_run(cell, folder))
     except DataError as error:
         return Outcome(cell, None, str(error))

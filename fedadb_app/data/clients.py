@@ -44,10 +44,14 @@ class SampleCounts:
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's samples: those it trains on, those it evaluates on, and how they came in."""
+    """One client's samples: those it trains on, those it evaluates on, and where they are from.
+
+    `digest` is that of the whole data set, `report` how a node's own images came in.
+    """
 
     train: LocalData
     held_out: LocalData
+    digest: str = ""
     report: IntakeReport | None = None
 
     @property
@@ -157,9 +161,9 @@ def client_data(config: RunConfig, held: PartitionClaim | Path, device: torch.de
 
     if isinstance(held, Path) and len(dataset.test_labels):  # all the others may be trained on
         tested = whole_test_part(dataset, device, preparation)
-        return ClientData(part(rows, config.augment), tested, dataset.report)
+        return ClientData(part(rows, config.augment), tested, dataset.digest, dataset.report)
     train, kept = _divide(config, dataset, rows)
-    return ClientData(part(train, config.augment), part(kept), dataset.report)
+    return ClientData(part(train, config.augment), part(kept), dataset.digest, dataset.report)
 
 
 def whole_test_part(

@@ -58,6 +58,8 @@ class Facts(BaseModel):
         Every effective value of the run configuration, the method's own included.
     partition : str
         The hash of who holds what; empty where nodes have their own data.
+    data : str
+        The digest of the server's images; empty where it has none.
     state_rounds : dict[int, int]
         Client -> the last round in which it took part, for clients that keep a state.
     rounds_drawn : dict[int, int]
@@ -82,6 +84,7 @@ class Facts(BaseModel):
     nodes: dict[int, tuple[int, int]]
     tables: dict[str, str]
     seconds: float
+    data: str = ""  # not in checkpoints of older versions
 
 
 @dataclass(frozen=True)

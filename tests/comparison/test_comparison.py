@@ -1,5 +1,6 @@
 """A comparison: which runs it makes, what counts, and the numbers in its tables."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -11,9 +12,10 @@ from typer.testing import CliRunner
 from fedadb_app.cli.common import names, numbers
 from fedadb_app.cli.main import main
 from fedadb_app.comparison import running
-from fedadb_app.comparison.folder import is_complete, open_folder, set_aside
+from fedadb_app.comparison.folder import check_data, is_complete, open_folder, set_aside
 from fedadb_app.comparison.grid import Cell, Grid, checked_grid
 from fedadb_app.comparison.running import run_missing
+from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.flower_run import FlowerError, Simulation
 
@@ -267,3 +269,16 @@ def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_pa
         ["fedadb", "0.1", "1"],
     ]
     assert len(runs.started) == 5
+
+
+def test_a_run_on_other_images_does_not_count(tmp_path, grid):
+    folder = tmp_path / "r"
+    folder.mkdir()
+    cell = next(iter(grid.cells()))
+    grid = replace(grid, defaults={**grid.defaults, "dataset": "digits"})
+    for digest in (None, open_dataset("digits", "").digest):  # an older version wrote none
+        (folder / "summary.json").write_text(json.dumps({"data": digest} if digest else {}))
+        check_data(folder, grid, cell)
+    (folder / "summary.json").write_text(json.dumps({"data": "0" * 64}))
+    with pytest.raises(DataError, match="was run on other images"):
+        check_data(folder, grid, cell)

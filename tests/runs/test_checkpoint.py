@@ -169,6 +169,11 @@ OTHER_TEXTS = {
     "output-dir": "/elsewhere",
     "client-state-dir": "/elsewhere",
     "privacy": "central",
+    "resize": "crop",
+    "intensity": "0,4095",
+    "frames": "each",
+    "transparency": "refuse",
+    "ignore": "*.xml",
 }
 
 
