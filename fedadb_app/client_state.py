@@ -29,7 +29,9 @@ class Ancestor(NamedTuple):
 def refuse_changed_data(
     base: Path, path: Path, digest: str, run_id: int, ancestors: Sequence[Ancestor]
 ) -> None:
-    """Note which images a run trains on; refuse others than it, or a run it continues, had.
+    """Note which images a run trains on; refuse others than a run that it continues had.
+
+    Within one run a node may mend its images: it then goes on with the new ones.
 
     Parameters
     ----------
@@ -53,15 +55,16 @@ def refuse_changed_data(
     """
     place = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     notes = [base / f"{run}-{place}" for run in (*(a.run_id for a in ancestors), run_id)]
-    for note in notes:
-        if note.is_file() and note.read_text() != digest:
-            raise DataError(
-                f"{shown(path)}: these are not the images that the run was begun with; put them "
-                f"back, or start a new run"
-            )
-    if not notes[-1].is_file():
-        base.mkdir(parents=True, exist_ok=True)
-        replace(notes[-1], digest.encode())
+    noted = [note.read_text() for note in notes if note.is_file()]
+    if noted and noted[-1] == digest and notes[-1].is_file():
+        return
+    if noted and noted[-1] != digest and not notes[-1].is_file():
+        raise DataError(
+            f"{shown(path)}: these are not the images of the run that is resumed; put them back, "
+            f"or start a new run"
+        )
+    base.mkdir(parents=True, exist_ok=True)
+    replace(notes[-1], digest.encode())
 
 
 class StateFolder:

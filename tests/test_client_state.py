@@ -158,24 +158,23 @@ def test_every_run_can_be_resumed_from_its_last_checkpoint_at_any_time(tmp_path_
 # --- which images a run was begun with ------------------------------------------------------
 
 
-def test_a_run_goes_on_with_the_images_that_it_was_begun_with(tmp_path):
+def test_a_node_may_mend_its_images_within_a_run(tmp_path):
     notes, path = tmp_path / "notes", Path("/data/h")
-    for _ in range(2):
-        refuse_changed_data(notes, path, "one", 7, ())
-    refuse_changed_data(notes, Path("/data/other"), "two", 7, ())  # another node's, here
-    with pytest.raises(DataError, match="/data/h: these are not the images"):
-        refuse_changed_data(notes, path, "two", 7, ())
-    refuse_changed_data(notes, path, "two", 8, ())  # another run
+    for digest in ("one", "one", "two"):
+        refuse_changed_data(notes, path, digest, 7, ())
+    refuse_changed_data(notes, Path("/data/other"), "three", 7, ())  # another node's, here
+    refuse_changed_data(notes, path, "three", 8, ())  # another run
 
 
 @pytest.mark.parametrize("digest", ["one", "two"])
-def test_a_resumed_run_needs_the_images_of_its_ancestors(tmp_path, digest):
+def test_a_resumed_run_begins_with_the_images_of_the_run_before(tmp_path, digest):
     notes, path = tmp_path / "notes", Path("/data/h")
-    refuse_changed_data(notes, path, "one", 7, ())
-    ancestors = (Ancestor(7, 3), Ancestor(8, 5))
-    if digest == "one":
+    for before in ("one", "two"):  # mended in between: the last ones count
+        refuse_changed_data(notes, path, before, 7, ())
+    ancestors = (Ancestor(6, 1), Ancestor(7, 3))
+    if digest == "two":
         refuse_changed_data(notes, path, digest, 9, ancestors)
+        refuse_changed_data(notes, path, "three", 9, ancestors)  # mended again
         return
-    with pytest.raises(DataError, match="put them back, or start a new run"):
+    with pytest.raises(DataError, match="/data/h: these are not the images of the run that is"):
         refuse_changed_data(notes, path, digest, 9, ancestors)
-    assert not (notes / "9").exists()
