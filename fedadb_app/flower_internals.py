@@ -1,7 +1,8 @@
 """Every name of Flower that Flower does not publish: the page to review before ``<1.43`` is lifted.
 
 Published are ``flwr.app``, ``flwr.clientapp`` (``.mod``), ``flwr.serverapp`` (``.strategy``) and
-``flwr.simulation``; only this module imports anything else. What a ClientApp's process does not
+``flwr.simulation``; only this module imports anything else, and `flower_processes`, whose
+processes are Flower's own. What a ClientApp's process does not
 need is imported where it is used: it brings SQLAlchemy and HTTP clients, for which every process
 of a node would wait.
 """

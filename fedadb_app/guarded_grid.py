@@ -23,6 +23,7 @@ from fedadb_app import flower_internals
 from fedadb_app.errors import ConfigError
 from fedadb_app.flower_internals import Envelope
 from fedadb_app.models.classifier import StateDict
+from fedadb_app.polling import next_look
 from fedadb_app.refusals import DAMAGED, named
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ MOST_STRUCTURE = 1 << 20
 _OBJECTS_PER_TENSOR, _OBJECTS_BESIDE = 4, 64  # Flower makes two of a tensor, a few of the rest
 _CHUNK = 5 << 20  # and one more for every so many bytes
 _FETCHERS = 2  # as many as Flower has
-_POLL = 1.0  # seconds between two looks for replies
+_POLL = 1.0  # seconds between two looks for replies, at most
 
 
 class ReplyTooLargeError(Exception):
@@ -161,14 +162,15 @@ class GuardedGrid(Grid):
         """Send messages and wait for the replies; what has not come by then is not waited for."""
         # In the place of a message that the SuperLink did not take there is none.
         waited_for = {message_id for message_id in self.push_messages(messages) if message_id}
-        end = time.monotonic() + (math.inf if timeout is None else timeout)
+        begun = time.monotonic()
+        end = begun + (math.inf if timeout is None else timeout)
         replies: list[Message] = []
         while waited_for and time.monotonic() < end:
             now_there = list(self.pull_messages(waited_for))
             replies += now_there
             waited_for -= {message.metadata.reply_to_message_id for message in now_there}
             if waited_for:
-                time.sleep(_POLL)
+                time.sleep(next_look(time.monotonic() - begun, longest=_POLL))
         self._incoming = [reply for reply in self._incoming if reply.answers not in waited_for]
         return replies
 

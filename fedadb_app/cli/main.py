@@ -9,6 +9,7 @@ from fedadb_app.cli.check_node import check_this_node
 from fedadb_app.cli.compare import compare
 from fedadb_app.cli.data import data
 from fedadb_app.cli.metrics import metrics
+from fedadb_app.cli.nodes import PASSED_ON, superlink, supernode
 from fedadb_app.cli.report import report
 from fedadb_app.cli.reproduce import reproduce
 from fedadb_app.cli.run import run
@@ -30,3 +31,5 @@ main.command()(metrics)
 main.command(name="check-node")(check_this_node)
 main.command()(audit)
 main.command(name="app-hash")(print_app_hash)
+main.command(context_settings=PASSED_ON)(superlink)
+main.command(context_settings=PASSED_ON)(supernode)
