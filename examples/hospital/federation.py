@@ -68,7 +68,7 @@ def main(
             options = joining(folder, credentials, address, name)
             call(folder, "fedadb", "check-node", *options, "--run-config", run_config)
             own_port = ["--port", str(free_port())]  # only because all nodes share this machine
-            command = ["flower-supernode", *options, *own_port]
+            command = ["fedadb", "supernode", *options, *own_port]
             processes.enter_context(started(folder, f"supernode-{name}", *command))
         where = ["--app", CHECKOUT, "--superlink", "hospitals"]
         call(folder, "fedadb", "run", *where, "--run-config", run_config)
@@ -129,12 +129,13 @@ def write_connection(folder: Path, address: str, ca: Path) -> None:
 def superlink(folder: Path, credentials: Path, address: str) -> Iterator[None]:
     """Keep a SuperLink running that speaks TLS and admits registered keys only."""
     command = [
-        "flower-superlink",
+        *("fedadb", "superlink"),
         *("--host", "127.0.0.1", "--port", address.split(":")[1]),
         *("--ssl-ca-certfile", str(credentials / "ca.crt")),
         *("--ssl-certfile", str(credentials / "server.crt")),
         *("--ssl-keyfile", str(credentials / "server.key")),
         "--enable-supernode-auth",
+        *("--database", str(folder / "superlink.db")),
     ]
     with started(folder, "superlink", *command) as process:
         while True:

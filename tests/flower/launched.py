@@ -1,4 +1,4 @@
-"""A SuperLink and SuperNodes as docs/deploy.md starts them: `fedadb superlink`, `fedadb supernode`."""
+"""A SuperLink and SuperNodes as docs/deploy.md starts them, through the `fedadb` command."""
 
 import os
 import signal

@@ -1,5 +1,6 @@
 """`fedadb superlink` and `fedadb supernode` in real processes."""
 
+import json
 import os
 import signal
 import time
@@ -58,25 +59,26 @@ def test_a_client_that_dies_costs_one_update_and_the_next_one_is_forked(link, no
 
 def test_a_killed_superlink_comes_back_with_its_nodes_and_works(tmp_path, rehearsal_app):
     """What messages held is lost with it; the nodes go on, under the ids that they had."""
-    with launched(tmp_path / "home", rehearsal_app) as link:
-        with link.supernode(0, 2) as first, link.supernode(1, 2) as second:
-            lost = link.submit(f"{SMALL} num-server-rounds=3", script={"1@2": "hang"})
-            link.await_begin(lost, "1@2")
-            before = set(ids(link))
-            link.kill(link.process)
-            link.start()
-            outcome = link.run(f"{SMALL} num-server-rounds=2 min-nodes=2")
-            assert outcome.status == "finished:completed", outcome.details
-            assert outcome.column("clients") == ["2", "2"]
-            assert set(ids(link)) == before
-            assert first.poll() is None
-            assert second.poll() is None
+    with (
+        launched(tmp_path / "home", rehearsal_app) as link,
+        link.supernode(0, 2) as first,
+        link.supernode(1, 2) as second,
+    ):
+        lost = link.submit(f"{SMALL} num-server-rounds=3", script={"1@2": "hang"})
+        link.await_begin(lost, "1@2")
+        before = set(ids(link))
+        link.kill(link.process)
+        link.start()
+        outcome = link.run(f"{SMALL} num-server-rounds=2 min-nodes=2")
+        assert outcome.status == "finished:completed", outcome.details
+        assert outcome.column("clients") == ["2", "2"]
+        assert set(ids(link)) == before
+        assert first.poll() is None
+        assert second.poll() is None
 
 
 def ids(link):
     """Ask for the ids of the nodes that are online."""
-    import json
-
     rows = json.loads(link.flwr("supernode", "list", "test", "--format", "json").stdout)["nodes"]
     return [row["node-id"] for row in rows if row["status"] == "online"]
 
