@@ -1,15 +1,18 @@
-"""A SuperLink and SuperNodes as docs/deploy.md starts them, through the `fedadb` command."""
+"""A SuperLink and SuperNodes as docs/deploy.md starts them: `fedadb superlink`, `fedadb supernode`.
 
-import os
-import signal
+What these commands become is started at once: the `fedadb` command itself imports for seconds.
+"""
+
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from flower.processes import descendants, wait_until
 from flower.superlink import SuperLink
+
+from fedadb_app import flower_processes
 
 
 @dataclass
@@ -20,11 +23,20 @@ class LaunchedSuperLink(SuperLink):
         name = command.removeprefix("flower-")
         if name == "superlink":
             arguments = (*arguments, "--database", str(self.home / "state.db"))
-        return super().spawn("fedadb", name, *arguments)
+        _, *words = flower_processes.command(getattr(flower_processes, name))
+        return super().spawn("python", *words, *arguments)
+
+    @contextmanager
+    def supernodes(self, number: int) -> Iterator[None]:
+        """Keep so many SuperNodes running."""
+        with ExitStack() as running:
+            for k in range(number):
+                running.enter_context(self.supernode(k, number))
+            yield
 
     def said(self) -> str:
         """Return what all processes have logged."""
-        return "".join(log.read_text() for log in sorted(self.home.glob("fedadb-*.log")))
+        return "".join(log.read_text() for log in sorted(self.home.glob("python-*.log")))
 
 
 def superexec_of(process: subprocess.Popen[bytes]) -> int:
@@ -57,7 +69,3 @@ def launched(home: Path, app: Path) -> Iterator[LaunchedSuperLink]:
         yield link
     finally:
         link.stop()
-
-
-def end_superexec(process: subprocess.Popen[bytes]) -> None:
-    os.kill(superexec_of(process), signal.SIGKILL)
