@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,22 +58,22 @@ class Measured:
 
 
 @contextmanager
-def own_superlink() -> Iterator[psutil.Process]:
-    """Start a SuperLink for simulations in a folder of its own, and make it the default."""
+def own_superlink(
+    command: Sequence[str] = ("flower-superlink", "--simulation"),
+) -> Iterator[psutil.Process]:
+    """Start a SuperLink in a folder of its own, and make it the default connection, ``bench``."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the SuperLink would stay behind
     home = Path(tempfile.mkdtemp(prefix="fb-", dir="/tmp"))  # Ray's socket paths must be short
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "bench"\n[superlink.bench]\n'
         f'address = "127.0.0.1:{port}"\ninsecure = true\n'
     )
     os.environ |= {"FLWR_HOME": str(home), "RAY_TMPDIR": str(home), "FLWR_TELEMETRY_ENABLED": "0"}
-    command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
+    address = ["--host", "127.0.0.1", "--port", str(port)]
     with (home / "superlink.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            [*command, "--insecure", "--isolation", "subprocess", *address],
             cwd=home,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -97,6 +97,14 @@ def own_superlink() -> Iterator[psutil.Process]:
         for part in alive:
             part.kill()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def measure(
@@ -123,7 +131,7 @@ def measure(
             while not over.wait(0.01):
                 if (now := _size(folder / "rounds.csv")) == size:
                     continue
-                size, new = now, len(_rows(folder)) - len(ends)
+                size, new = now, len(rounds_of(folder)) - len(ends)
                 ends.extend([time.time()] * new)
                 if new and len(ends) % 10 == 0:  # reading it stops each process a moment
                     own, files = _tree_mebibytes(superlink)
@@ -139,7 +147,7 @@ def measure(
             watcher.join()
         if status != "finished:completed":
             raise RuntimeError(f"{status}: {details}")
-        rows = _rows(folder)
+        rows = rounds_of(folder)
     found.parts = {name: [float(row[name]) for row in rows] for name in SECONDS}
     found.start_up = ends[0] - begin - sum(column[0] for column in found.parts.values())
     found.rounds = [after - before for before, after in itertools.pairwise(ends)]
@@ -155,7 +163,8 @@ def _size(file: Path) -> int:
         return 0
 
 
-def _rows(folder: Path) -> list[dict[str, str]]:
+def rounds_of(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of a run's ``rounds.csv``, none if there is none yet."""
     try:
         with (folder / "rounds.csv").open(newline="") as file:
             return list(csv.DictReader(file))
