@@ -37,8 +37,6 @@ The app's own modules are not among them: they are those of the run, which may b
 ``torch._dynamo`` is what a ``torch.optim`` optimizer imports when the first one is made.
 """
 
-_TASK_POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds between two looks for work
-
 
 def command(process: Callable[[], None]) -> list[str]:
     """Return the command that runs one of this module's functions as a process.
@@ -75,12 +73,11 @@ def superlink() -> None:
 def supernode() -> None:
     """Be ``flower-supernode``, but with short waits and ClientApps that are forked.
 
-    Flower 1.42 looks for messages every 3 s and for a reply every 0.5 s; here a look comes after a
-    tenth of what has been waited already, and at most as late as Flower's.
+    Flower 1.42 looks for messages every 3 s, for a reply every 0.5 s and for work every 1 s; here a
+    look comes after a tenth of what has been waited already, and at most as late as Flower's.
     """
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    os.environ.setdefault(_TASK_POLL, "0.1")
     module = _module("flwr.supernode.start_client_internal")
     module.time = _Impatient()
     _end_with_superexec(module, command(executor))
@@ -93,15 +90,20 @@ def executor() -> None:
 
     def forking(*args: object, **kwargs: object) -> "Executor":
         del args, kwargs  # Flower's choice of other executors, of which a SuperNode makes no use
-        return _forking_executor()
+        return _forking_executor(waits)
 
-    _module("flwr.supercore.superexec.run_superexec").get_executor = forking
+    waits = _Impatient()
+    module = _module("flwr.supercore.superexec.run_superexec")
+    module.time, module.get_executor = waits, forking
     sys.argv[0] = "flower-superexec"
     _module("flwr.supercore.cli.flower_superexec").flower_superexec()
 
 
-def _forking_executor() -> "Executor":
-    """Return an executor whose ClientApps are forks of a process that has imported much already."""
+def _forking_executor(waits: "_Impatient") -> "Executor":
+    """Return an executor whose ClientApps are forks of a process that has imported much already.
+
+    After each of them, waiting for the next begins anew.
+    """
     from flwr.supercore.constant import TaskType
     from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
     from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
@@ -114,6 +116,7 @@ def _forking_executor() -> "Executor":
 
     class ForkingExecutor(SubprocessExecutor):
         def launch(self, spec: ExecutionSpec) -> LaunchResult:
+            waits.begin_anew()
             if spec.task_type != TaskType.CLIENT_APP or spec.runtime_dependency_install:
                 return super().launch(spec)
             certificates = validate_and_resolve_root_certificates(
@@ -139,6 +142,10 @@ class _Impatient:
 
     def __init__(self) -> None:
         self._wait, self._since = 0.0, 0.0
+
+    def begin_anew(self) -> None:
+        """Count no earlier waiting."""
+        self._wait = 0.0
 
     def sleep(self, seconds: float) -> None:
         """Sleep for at most so long; another number of seconds than before is another wait."""

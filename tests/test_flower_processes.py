@@ -96,6 +96,11 @@ def test_another_wait_begins_anew(clock):
     waits.sleep(0.5)
     waits.sleep(3)
     assert clock[-2:] == [0.1, 0.1]
+    while sum(clock) < 120:
+        waits.sleep(3)
+    waits.begin_anew()
+    waits.sleep(3)
+    assert clock[-1] == 0.1
 
 
 def test_what_flower_starts_is_replaced_and_its_end_ends_the_process(tmp_path):
