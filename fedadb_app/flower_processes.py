@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("flwr.fedadb")
 
 IMPORTED_ONCE = (
-    *("torch", "torch._dynamo", "numpy.random", "PIL.Image", "filelock", "pydantic"),
-    *("safetensors.torch", "httpcore", "h11", "flwr.clientapp.mod", "flwr.serverapp.strategy"),
-    "flwr.supernode.runtime.run_clientapp",
+    *("torch", "torch._dynamo", "numpy.random", "PIL.Image", "pydicom.pixels", "filelock"),
+    *("pydantic", "safetensors.torch", "httpcore", "h11"),
+    *("flwr.clientapp.mod", "flwr.serverapp.strategy", "flwr.supernode.runtime.run_clientapp"),
 )
 """What a node's ClientApps find imported: all that this app needs and does not bring along itself.
 

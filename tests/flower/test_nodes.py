@@ -64,7 +64,7 @@ def test_a_killed_superlink_comes_back_with_its_nodes_and_works(tmp_path, rehear
         link.supernode(0, 2) as first,
         link.supernode(1, 2) as second,
     ):
-        lost = link.submit(f"{SMALL} num-server-rounds=3", script={"1@2": "hang"})
+        lost = link.submit(f"{SMALL} num-server-rounds=3")
         link.await_begin(lost, "1@2")
         before = set(ids(link))
         link.kill(link.process)
