@@ -119,10 +119,11 @@ class SuperLink(Processes):
         return self._node(f"partition-id={partition_id} num-partitions={num_partitions}", *security)
 
     def hospital(
-        self, path: Path, *security: str
+        self, path: Path, *security: str, **node_config: Path
     ) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-        """Connect a SuperNode that holds its own images."""
-        return self._node(f'data-path="{path}"', *security)
+        """Connect a SuperNode that holds its own images; `study` and the like are paths, too."""
+        config = {"data-path": path} | {k.replace("_", "-"): v for k, v in node_config.items()}
+        return self._node(" ".join(f'{key}="{value}"' for key, value in config.items()), *security)
 
     def node_logs(self) -> str:
         """What the SuperNodes have said so far."""
