@@ -145,6 +145,10 @@ class Archive:
             yield file, shape, dtype, fortran_order
 
 
+class DamagedArchiveError(DataError):
+    """A file that is cut off, altered or none of the kind."""
+
+
 def _one_hot(labels: npt.NDArray[Any]) -> bool:
     """Say whether each row is all zeros but for a single one."""
     return (
@@ -176,7 +180,7 @@ def opened(path: Path, needed: Sequence[str]) -> Iterator[Archive]:
                 )
             yield archive
     except _DAMAGE as error:
-        raise DataError(f"{shown(path)} is damaged or no .npz file: {error}") from error
+        raise DamagedArchiveError(f"{shown(path)} is damaged or no .npz file: {error}") from error
 
 
 def numbered(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedadb_app.data.arrays import Shape, check_size
-from fedadb_app.data.intake.archive import Archive, Labels, numbered, opened
+from fedadb_app.data.intake.archive import Archive, DamagedArchiveError, Labels, numbered, opened
 from fedadb_app.data.intake.arrays_on_disk import GrowingArray
 from fedadb_app.data.intake.duplicates import Duplicates, fingerprint
 from fedadb_app.data.intake.intensity import Percentiles, Window
@@ -24,9 +24,17 @@ _PARTS = {"train": ("train", "val"), "test": ("test",)}
 
 
 def write_archive(path: Path, class_names: Sequence[str], folder: Path) -> list[str]:
-    """Turn an official archive into plain arrays, as it is."""
-    options = IntakeOptions()
-    _Intake(path, options, class_names, ("train", "test")).write(folder)
+    """Turn an official archive into plain arrays, as it is.
+
+    Raises
+    ------
+    DataError
+        If it is damaged, with what to do, or does not hold what it should.
+    """
+    try:
+        _Intake(path, IntakeOptions(), class_names, ("train", "test")).write(folder)
+    except DamagedArchiveError as error:
+        raise DataError(f"{error}; remove it and run: fedadb data {path.stem}") from error
     return list(class_names)
 
 

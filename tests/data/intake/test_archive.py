@@ -157,3 +157,9 @@ def test_an_official_file_is_taken_as_it_is(tmp_path):
     assert write_archive(tmp_path / "x.npz", ["no", "yes"], folder) == ["no", "yes"]
     assert np.array_equal(np.load(folder / "train_images.npy")[:, 0], images)
     assert not (folder / "report.json").exists()
+
+
+def test_a_broken_download_says_what_to_do(tmp_path):
+    (tmp_path / "pathmnist.npz").write_text("<html>503</html>")
+    with pytest.raises(DataError, match="damaged.*; remove it and run: fedadb data pathmnist"):
+        write_archive(tmp_path / "pathmnist.npz", ["no", "yes"], tmp_path)
