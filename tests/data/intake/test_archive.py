@@ -161,5 +161,5 @@ def test_an_official_file_is_taken_as_it_is(tmp_path):
 
 def test_a_broken_download_says_what_to_do(tmp_path):
     (tmp_path / "pathmnist.npz").write_text("<html>503</html>")
-    with pytest.raises(DataError, match="damaged.*; remove it and run: fedadb data pathmnist"):
+    with pytest.raises(DataError, match=r"damaged.*; remove it and run: fedadb data pathmnist"):
         write_archive(tmp_path / "pathmnist.npz", ["no", "yes"], tmp_path)
