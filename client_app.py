@@ -45,10 +45,9 @@ def identify(message: Message, context: Context) -> Message:
 @node.or_refuse
 def train(message: Message, context: Context) -> Message:
     """Train the received model on this client's samples."""
-    config, method, params = read_run_config(context.run_config)
-    config = node.at_this_node(context, config)
-    held = node.configured_data(context, config)
-    device = choose_device(config.device)
+    shared, method, params = read_run_config(context.run_config)
+    config = node.at_this_node(context, shared)
+    held, device = node.configured_data(context, config), choose_device(config.device)
     global_model, instruction = messages.read_train(message)
     data = node.training_data(context, config, held, device, instruction)
     model = _worker_model(config).to(device)
@@ -71,8 +70,8 @@ def train(message: Message, context: Context) -> Message:
         memory.write(instruction.server_round, task.state)
     if config.privacy == "local":
         metrics = {}  # computed from the samples, and without noise
-    recalled = state_round if task.state else None
     release_freed_memory(instruction.server_round)
+    recalled = state_round if task.state else None
     return messages.train_reply(message, model.state_dict(), len(data), metrics, recalled)
 
 

@@ -35,7 +35,7 @@ _NUM_HELD_OUT, _NUM_CORRECT, _LOSS = "num-held-out", "num-correct", "loss"
 
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _MOST_METRICS = 64
-LARGEST_METRIC = 1e6
+LARGEST_METRIC = 1e12
 """No loss of a training that still learns something is larger."""
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedadb_app import audit
 from fedadb_app.app_hash import running_app_hash
 from fedadb_app.audited import described
+from fedadb_app.cli import common
 from fedadb_app.cli.main import main
 from fedadb_app.errors import DataError, StorageError
 
@@ -207,10 +208,13 @@ def test_what_cannot_be_logged_is_not_sent(federation, tmp_path, caplog):
 # --- fedadb audit ---------------------------------------------------------------------------
 
 
-def test_the_command_shows_a_log_and_ends_with_1_if_it_was_changed(federation, tmp_path):
+def test_the_command_shows_a_log_and_ends_with_1_if_it_was_changed(
+    federation, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(common.out, "width", 200)  # of whichever terminal the tests run in
     audited_run(federation, tmp_path, **{"num-server-rounds": 1})
     path = tmp_path / "audit-0"
-    whole = CliRunner().invoke(main, ["audit", str(path)], env={"COLUMNS": "200"})
+    whole = CliRunner().invoke(main, ["audit", str(path)])
     assert whole.exit_code == 0, whole.output
     assert "received" in whole.output
     assert "num-examples" in whole.output
@@ -218,10 +222,10 @@ def test_the_command_shows_a_log_and_ends_with_1_if_it_was_changed(federation, t
     assert last.sha256 in whole.output
     log = path / audit.FILE
     log.write_text(log.read_text().replace('"train-loss"', '"secret"', 1))
-    changed = CliRunner().invoke(main, ["audit", str(path)], env={"COLUMNS": "200"})
+    changed = CliRunner().invoke(main, ["audit", str(path)])
     assert changed.exit_code == 1
     assert "line 3: the chain is broken" in changed.output
-    other = CliRunner().invoke(main, ["audit", str(path), "--run", "8"], env={"COLUMNS": "200"})
+    other = CliRunner().invoke(main, ["audit", str(path), "--run", "8"])
     assert "received" not in other.output
 
 

@@ -31,4 +31,4 @@ def test_its_own_test_and_the_contract_suite_pass(checkout):
 
 def test_nothing_else_has_to_know_it(checkout):
     """Its table is found, and the paper's list of methods need not be the registry."""
-    passes(checkout, "tests/test_config.py", "tests/reproduction/test_studies.py", "-k", REGISTRY)
+    passes(checkout, "tests/test_config.py", "tests/reproduction/test_catalogue.py", "-k", REGISTRY)

@@ -174,6 +174,7 @@ OTHER_TEXTS = {
     "frames": "each",
     "transparency": "refuse",
     "ignore": "*.xml",
+    "robust": "median",
 }
 
 
