@@ -1,15 +1,17 @@
 """What each client holds, and what all of them have in common."""
 
+from __future__ import annotations  # the configuration asks this package's registries
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema, check_size, held_out
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.intake.layout import in_one_line
@@ -21,6 +23,9 @@ from fedadb_app.data.registry import DATASETS, PARTITIONS, preparation_of
 from fedadb_app.data.sources import open_dataset, open_node_data
 from fedadb_app.errors import ConfigError
 from fedadb_app.randomness import numpy_generator
+
+if TYPE_CHECKING:
+    from fedadb_app.config import RunConfig
 
 Labels = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
