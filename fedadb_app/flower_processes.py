@@ -37,6 +37,8 @@ The app's own modules are not among them: they are those of the run, which may b
 ``torch._dynamo`` is what a ``torch.optim`` optimizer imports when the first one is made.
 """
 
+_MILLISECONDS_FOR_LOCK = "30000"
+
 
 def command(process: Callable[[], None]) -> list[str]:
     """Return the command that runs one of this module's functions as a process.
@@ -54,7 +56,8 @@ def superlink() -> None:
     Flower 1.42 writes every tensor of every message into the SQLite file that also holds nodes and
     runs. SQLite has one writer at a time and no queue: with ten ResNet-18 that arrive together,
     somebody waits for longer than Flower's five seconds, the SuperLink answers 500, and its
-    SuperExec ends (docs/deploy.md shows the smallest case). Nodes and runs stay in the file.
+    SuperExec ends (docs/deploy.md shows the smallest case). Nodes and runs stay in the file; who
+    waits there may wait as long as Flower's clients do for an answer.
     """
     from flwr.supercore.object_store import ObjectStoreFactory
 
@@ -65,6 +68,8 @@ def superlink() -> None:
         return ObjectStoreFactory()
 
     _module("flwr.superlink.config_loader").ObjectStoreFactory = in_memory
+    sqlite = _module("flwr.supercore.sql_mixin")
+    sqlite.SQLITE_PRAGMAS = (*sqlite.SQLITE_PRAGMAS, ("busy_timeout", _MILLISECONDS_FOR_LOCK))
     _end_with_superexec(module)
     sys.argv[0] = "flower-superlink"
     module.flower_superlink()

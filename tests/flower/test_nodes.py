@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 from flower.apps import copy_app
@@ -55,6 +57,18 @@ def test_a_client_that_dies_costs_one_update_and_the_next_one_is_forked(link, no
     outcome = link.run(f"{SMALL} num-server-rounds=3 round-timeout=60.0", script={"1@2": "die"})
     assert outcome.status == "finished:completed", outcome.details
     assert outcome.column("failures") == ["0", "1", "0"]
+
+
+def test_a_database_that_is_locked_for_longer_than_flower_waits_ends_nothing(link, nodes):
+    """With Flower's own five seconds, the SuperExec's next question is answered with 500."""
+    with closing(sqlite3.connect(link.home / "state.db", isolation_level=None)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        time.sleep(8)
+        database.execute("ROLLBACK")
+    outcome = link.run(f"{SMALL} num-server-rounds=1")
+    assert outcome.status == "finished:completed", outcome.details
+    assert link.process.poll() is None
+    assert "database is locked" not in link.said()
 
 
 def test_a_killed_superlink_comes_back_with_its_nodes_and_works(tmp_path, rehearsal_app):
