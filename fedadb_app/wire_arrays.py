@@ -1,5 +1,8 @@
 """Tensors as Flower's array records: how a model is packed, unpacked, measured and checked."""
 
+from io import BytesIO
+
+import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
@@ -24,6 +27,15 @@ def to_state_dict(arrays: ArrayRecord) -> StateDict:
 
 def _to_tensor(array: Array) -> Tensor:
     return torch.from_numpy(array.numpy())
+
+
+def _announced(array: Array) -> tuple[tuple[int, ...], int]:
+    """Return the shape and bytes per item that NumPy would allocate, whatever bytes follow."""
+    stream = BytesIO(array.data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("it is no plain array")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    return shape, dtype.itemsize
 
 
 def read_model(arrays: ArrayRecord, expected: StateDict) -> StateDict:
@@ -54,13 +66,16 @@ def read_model(arrays: ArrayRecord, expected: StateDict) -> StateDict:
                 f"tensor {name} has {len(array.data)} bytes; of its shape it has at most {most}"
             )
         try:
-            tensor = _to_tensor(array)
+            shape, item = _announced(array)
+            tensor = _to_tensor(array) if shape == wanted.shape and item <= _MOST_ITEM else None
         except Exception as error:  # whatever a client's bytes do to the parser, the run goes on
             raise UnusableReplyError(f"its model cannot be read: {error}") from error
-        if tensor.shape != wanted.shape:
+        if shape != wanted.shape:
             raise UnusableReplyError(
-                f"tensor {name} has shape {tuple(tensor.shape)}, expected {tuple(wanted.shape)}"
+                f"tensor {name} has shape {shape}, expected {tuple(wanted.shape)}"
             )
+        if tensor is None:
+            raise UnusableReplyError(f"its model cannot be read: {name} has items of {item} bytes")
         if tensor.dtype != wanted.dtype:
             raise UnusableReplyError(
                 f"tensor {name} has type {tensor.dtype}, expected {wanted.dtype}"

@@ -1,9 +1,11 @@
 """The wire: what a message holds, and what comes back out."""
 
+import tracemalloc
 import warnings
 
+import pytest
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from helpers import identical
 from message_cases import MODEL, asked, good_reply, instruction
 from safetensors.torch import load
@@ -11,7 +13,8 @@ from safetensors.torch import load
 from fedadb_app.client_state import Ancestor
 from fedadb_app.local_training import Attachment
 from fedadb_app.messages import Instruction, read_train, train_content, train_message
-from fedadb_app.wire_arrays import content_bytes, to_arrays, to_state_dict
+from fedadb_app.refusals import UnusableReplyError
+from fedadb_app.wire_arrays import content_bytes, read_model, to_arrays, to_state_dict
 
 # --- arrays ---------------------------------------------------------------------------------
 
@@ -136,3 +139,26 @@ def test_size_counts_attachments():
 
 def test_size_of_nothing():
     assert content_bytes(RecordDict()) == 0
+
+
+# --- arrays that promise more than they hold ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "descr", "words"),
+    [
+        ((10**7, 10**6), "<f4", "has shape"),
+        ((3,), "<U250000", "items of 1000000 bytes"),
+    ],
+)
+def test_nothing_is_allocated_for_what_a_header_promises(shape, descr, words):
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    size = len(header).to_bytes(2, "little")
+    data = b"\x93NUMPY\x01\x00" + size + header.encode() + bytes(12)
+    arrays = ArrayRecord({"w": Array("float32", (3,), "numpy.ndarray", data)})
+    tracemalloc.start()
+    with pytest.raises(UnusableReplyError, match=words):
+        read_model(arrays, {"w": torch.zeros(3)})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
