@@ -1,0 +1,157 @@
+"""What is said of a model beside its accuracy: MedMNIST's AUC, F1, calibration, per class.
+
+Every number follows from the labels of some images and the class probabilities that a model gives
+them. It is not a number (NaN) where it is not defined: a mean over classes is that of all classes
+or none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Labels = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Probabilities = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+BETTER: Mapping[str, int] = {
+    "accuracy": 1,
+    "balanced-accuracy": 1,
+    "macro-f1": 1,
+    "auc": 1,
+    "ece": -1,
+    "brier": -1,
+}
+"""Metrics of a whole set of images -> 1 where larger is better, -1 where smaller is."""
+
+PER_CLASS = ("sensitivity", "specificity")
+
+CALIBRATION_BINS = 15
+"""Of equal width, as in Guo et al., "On Calibration of Modern Neural Networks", ICML 2017."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What is said of a model on some images.
+
+    Attributes
+    ----------
+    confusion : numpy.ndarray
+        Images by true class (rows) and predicted class (columns), int64 ``(C, C)``.
+    whole : Mapping[str, float]
+        Each metric of `BETTER`: accuracies in percent, the others as fractions of 1 (a Brier
+        score up to 2).
+    per_class : Mapping[str, numpy.ndarray]
+        Each metric of `PER_CLASS`, in percent, float64 ``(C,)``.
+    """
+
+    confusion: Counts
+    whole: Mapping[str, float]
+    per_class: Mapping[str, Floats]
+
+
+def metrics_of(labels: Labels, probabilities: Probabilities) -> Metrics:
+    """Return all metrics; the predicted class is the most probable one, of equal ones the first.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        int64 ``(N,)``, N >= 1.
+    probabilities : numpy.ndarray
+        float ``(N, C)``, C >= 2, rows that add up to 1. Of values that are not finite, as a
+        diverged model gives them, only the counts can be said.
+    """
+    confusion = confusion_matrix(labels, probabilities.argmax(axis=1), probabilities.shape[1])
+    whole = of_counts(confusion) | {
+        "auc": auc(labels, probabilities),
+        "ece": expected_calibration_error(labels, probabilities),
+        "brier": brier_score(labels, probabilities),
+    }
+    return Metrics(confusion, whole, per_class_of(confusion))
+
+
+def confusion_matrix(labels: Labels, predicted: Labels, num_classes: int) -> Counts:
+    """Return how many images of each true class (rows) were given each class, int64 ``(C, C)``."""
+    pairs = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
+    return pairs.reshape(num_classes, num_classes).astype(np.int64)
+
+
+def of_counts(confusion: Counts) -> dict[str, float]:
+    """Return the metrics that follow from a confusion matrix.
+
+    Accuracy; balanced accuracy, the mean sensitivity of the classes (Brodersen et al., ICPR 2010);
+    macro F1, the mean over classes of 2 TP / (2 TP + FP + FN). The two means are not a number where
+    a class has no image: without it they would be those of another, easier task.
+
+    Parameters
+    ----------
+    confusion : numpy.ndarray
+        int64 ``(C, C)``, as `confusion_matrix` returns it.
+    """
+    right, true, given = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
+    balanced = f1 = np.nan
+    if true.all():
+        balanced = 100 * (right / true).mean()
+        f1 = (2 * right / (true + given)).mean()
+    accuracy = 100 * right.sum() / true.sum()
+    return {
+        "accuracy": float(accuracy),
+        "balanced-accuracy": float(balanced),
+        "macro-f1": float(f1),
+    }
+
+
+def per_class_of(confusion: Counts) -> dict[str, Floats]:
+    """Return sensitivity and specificity of each class against all others, percent ``(C,)``.
+
+    Sensitivity TP / (TP + FN) is not a number for a class without an image, specificity
+    TN / (TN + FP) where all images are of the class.
+    """
+    right, true, given = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
+    others = confusion.sum() - true
+    with np.errstate(invalid="ignore"):
+        return {
+            "sensitivity": 100 * right / true,
+            "specificity": 100 * (others - (given - right)) / others,
+        }
+
+
+def auc(labels: Labels, probabilities: Probabilities) -> float:
+    """Return the area under the ROC curve as MedMNIST's evaluator has it (Yang et al., 2023).
+
+    For two classes that of class 1; otherwise the mean over classes, each against all others. Not a
+    number where a class has no image.
+    """
+    from sklearn.metrics import roc_auc_score  # here: the nodes' processes need none of it
+
+    num_classes = probabilities.shape[1]
+    present = np.bincount(labels, minlength=num_classes) > 0
+    if not present.all() or not np.isfinite(probabilities).all():
+        return float("nan")
+    columns = range(num_classes) if num_classes > 2 else (1,)
+    return float(np.mean([roc_auc_score(labels == c, probabilities[:, c]) for c in columns]))
+
+
+def expected_calibration_error(labels: Labels, probabilities: Probabilities) -> float:
+    """Return by how much the top probability and the accuracy differ, a mean over bins.
+
+    Equation 5 of Guo et al. (ICML 2017): images by their top probability in bins ``((m - 1) / M,
+    m / M]``; the mean of ``|accuracy - mean top probability|``, weighted by the images in each bin.
+    """
+    if not np.isfinite(probabilities).all():
+        return float("nan")
+    top = probabilities.max(axis=1).astype(np.float64)
+    right = probabilities.argmax(axis=1) == labels
+    bins = np.ceil(top * CALIBRATION_BINS).astype(np.int64)
+    return float(np.abs(np.bincount(bins, weights=right - top)).sum() / len(labels))
+
+
+def brier_score(labels: Labels, probabilities: Probabilities) -> float:
+    """Return the squared error of the probabilities, added over classes (Brier, 1950): 0 to 2."""
+    if not np.isfinite(probabilities).all():
+        return float("nan")
+    errors = probabilities.astype(np.float64)
+    errors[np.arange(len(labels)), labels] -= 1
+    return float((errors**2).sum(axis=1).mean())
