@@ -9,9 +9,12 @@ authors' code, which needs no division by alpha on the server):
              theta^t = mean_{k in K_t} theta_k + s / K
 
 v_k and s start at 0, s is the sum of all v_k, and K counts all clients, not the participants.
+Where nodes have their own data, K is the number of nodes ever admitted, as s is the sum over them:
+one that has left still counts, and one that returns under a new id is two, as its movements are.
 ``official``: alpha_k = alpha * (mean n) / n_k and plain means; ``lineage``: one alpha, the mean of
 theta_k by samples. alpha = 0 is FedAvg by definition (the v-form's limit would not be). Only
-trained parameters enter; buffers are averaged.
+trained parameters enter; buffers are averaged. As in the authors' code, `clip` bounds the gradient
+of loss and linear term, grad H + alpha_k (v_k - theta^(t-1)), before alpha_k theta is added.
 
 With a learning rate that decays to 0 the clients stop moving while s / K is still added every
 round, so theta drifts; look at ``last50_accuracy`` and at ``plain_mean`` in diagnostics.csv.
@@ -20,7 +23,7 @@ client has advanced v_k and the server has not. Either way s and the sum of all 
 then on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -51,7 +54,11 @@ class FedDynParams(Settings):
         ),
     ] = "official"
     clip: Annotated[
-        float, Field(ge=0, description="largest L2 norm of a step's gradient; `0` = any")
+        float,
+        Field(
+            ge=0,
+            description="largest L2 norm of the gradient of loss and linear term; `0` = any",
+        ),
     ] = 0.0
 
 
@@ -74,14 +81,20 @@ class FedDynTrainer(Trainer[FedDynParams]):
     def backward(self, batch: Batch) -> Tensor:
         """Add alpha_k (theta - theta^(t-1) + v_k) to the gradient."""
         loss = super().backward(batch)
+        start, memory = self.start, self.memory
+        if self.params.clip == 0:
+            self._pull(lambda name, p: p - start[name] + memory[name])
+            return loss
+        self._pull(lambda name, p: memory[name] - start[name])
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.params.clip)
+        self._pull(lambda name, p: p)
+        return loss
+
+    def _pull(self, direction: Callable[[str, Tensor], Tensor]) -> None:
         if self.alpha > 0:
             for name, p in self.model.named_parameters():
                 if p.grad is not None:
-                    pull = p.detach() - self.start[name] + self.memory[name]
-                    p.grad.add_(pull, alpha=self.alpha)
-        if self.params.clip > 0:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.params.clip)
-        return loss
+                    p.grad.add_(direction(name, p.detach()), alpha=self.alpha)
 
     def finish(self) -> dict[str, float]:
         """Advance v_k by this round's movement."""

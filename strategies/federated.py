@@ -128,13 +128,13 @@ class FederatedStrategy(Strategy):
         return largest_first(grid, self.round.sent, samples)
 
     def _inputs(self, server_round: int) -> RoundInputs:
-        clients, settings = self.clients, self.run.config
+        admitted, settings = self.clients.admitted, self.run.config
         return RoundInputs(
             server_round=server_round,
             num_rounds=settings.num_server_rounds,
             learning_rate_decay=settings.learning_rate_decay,
-            num_clients=clients.roster.num_clients,
-            mean_examples=clients.num_examples / clients.roster.num_clients,
+            num_clients=len(admitted),
+            mean_examples=sum(held.train for held in admitted.values()) / len(admitted),
             model=self.global_model,
             parameter_names=self._parameter_names,
             state=self.state,

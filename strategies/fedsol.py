@@ -8,6 +8,7 @@ and only gives the direction in which the point of the gradient is moved; with u
 
     adaptive:  eps = rho * Lambda u / (||u||_2 + 1e-12)
     fixed:     eps = rho * u / (||u||_2 + 1e-12)
+    u = 0 outside the perturbed part, so that ||u|| is that part's alone
     step with  g = grad H(theta + eps), from the unperturbed theta
 
 Lambda = |theta - theta^(t-1)|, each slice along the first (output) axis scaled to unit L2 norm
@@ -89,20 +90,24 @@ class FedSOLTrainer(Trainer[FedSOLParams]):
         """Return eps, a tensor per parameter."""
         params = self.params
         names, parameters = zip(*self.model.named_parameters(), strict=True)
+        wanted = [
+            params.perturb_head if name.startswith("heads.") else params.perturb_body
+            for name in names
+        ]
         with self.autocast():
             with torch.no_grad():
                 teacher = self.teacher(batch.images)
             gamma = proximal_loss(self.model(batch.images), teacher)
-        direction = torch.autograd.grad(gamma, parameters)  # u
+        slope = torch.autograd.grad(gamma, parameters)
+        direction = [u if w else torch.zeros_like(u) for u, w in zip(slope, wanted, strict=True)]
         length = torch.stack([u.norm() for u in direction]).norm() + 1e-12
         if params.variant == "fixed" and float(gamma.detach()) < SAME:
             length = length.new_full((), torch.inf)
         epsilon = []
         references = self.teacher.parameters()
-        for name, p, reference, u in zip(names, parameters, references, direction, strict=True):
-            wanted = params.perturb_head if name.startswith("heads.") else params.perturb_body
+        for p, reference, u in zip(parameters, references, direction, strict=True):
             scale = adaptivity(p.detach(), reference) if params.variant == "adaptive" else 1.0
-            epsilon.append(params.rho * scale * u / length if wanted else torch.zeros_like(u))
+            epsilon.append(params.rho * scale * u / length)
         return epsilon
 
 

@@ -61,9 +61,9 @@ class Clients:
         return self.roster.stated if self._dealt is None else self._dealt
 
     @property
-    def num_examples(self) -> int:
-        """Training samples of all clients."""
-        return sum(held.train for held in self.counts.values())
+    def admitted(self) -> Mapping[int, SampleCounts]:
+        """Samples of every client ever admitted to the federation, those who left included."""
+        return self.ledger.nodes if self._dealt is None else self._dealt
 
     def for_training(self, server_round: int, grid: Grid) -> dict[int, int]:
         """See who is connected, and draw who trains: node id -> client, in identity order.

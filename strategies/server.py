@@ -63,7 +63,8 @@ class RoundInputs:
     learning_rate_decay : float
         By what the clients' learning rate shrinks from round to round.
     num_clients : int
-        K, all clients of the federation, whether they take part or not.
+        K, all clients ever admitted to the federation, whether they take part, or are still there,
+        or not.
     mean_examples : float
         Mean n_k over all K.
     model : StateDict

@@ -71,6 +71,13 @@ def test_the_first_lines_say_what_it_is_and_how_it_is_run(name):
     assert f"--federation-config 'num-supernodes={clients} client-resources-num-cpus=1'" in text
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_an_open_choice_of_normalisation_is_said_where_the_net_has_such_layers(name):
+    text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+    assert ('norm="batch-local"' in text) == ("ResNet-18" in text)
+    assert "norm" not in as_flower_reads_it(name)  # until it is decided, the default
+
+
 SCHEMAS = {
     "svhn": ((3, 32, 32), 10),
     "cinic10": ((3, 32, 32), 10),

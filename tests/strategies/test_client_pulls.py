@@ -49,3 +49,35 @@ def test_dyn_remembers_the_sum_of_its_movements():
     for name, memory in first.state.items():
         torch.testing.assert_close(memory, total[name])
     assert first.state.keys() == total.keys()
+
+
+def test_dyn_clips_loss_and_linear_term_alone():
+    """grad H + alpha (v - theta^(t-1)) has its norm cut to `clip`; then alpha theta is added."""
+    alpha, clip = 0.5, 0.01
+    work = task(local_data(6))
+    sent = {"feddyn": Attachment(scalars={"mean-examples": 6.0})}  # alpha_k = alpha
+    start = linear()
+    memory = {n: torch.full_like(p, 0.3) for n, p in start.named_parameters()}
+    work = replace(work, attachments=sent, state=dict(memory))
+    batch = next(iter(work.data.epoch(6, work.generator("batches"))))
+
+    def gradient(trainer):
+        trainer.begin()
+        with torch.no_grad():
+            for p in trainer.model.parameters():
+                p.mul_(2.0)  # away from theta^(t-1)
+        trainer.backward(batch)
+        return {n: p.grad for n, p in trainer.model.named_parameters()}
+
+    plain = gradient(Trainer(linear(), work, Settings()))
+    linear_term = {n: alpha * (memory[n] - p.detach()) for n, p in start.named_parameters()}
+    bounded = {n: plain[n] + linear_term[n] for n in plain}
+    norm = torch.stack([g.norm() for g in bounded.values()]).norm()
+    assert norm > 10 * clip
+    found = gradient(FedDynTrainer(linear(), work, FedDynParams(alpha=alpha, clip=clip)))
+    loose = gradient(FedDynTrainer(linear(), work, FedDynParams(alpha=alpha, clip=1e6)))
+    free = gradient(FedDynTrainer(linear(), work, FedDynParams(alpha=alpha)))
+    for name, p in start.named_parameters():
+        expected = clip / norm * bounded[name] + alpha * 2.0 * p.detach()
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(loose[name], free[name])

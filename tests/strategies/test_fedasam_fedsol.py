@@ -153,6 +153,32 @@ def test_only_the_wanted_part_is_perturbed(task):
     assert all(float(e.abs().sum()) > 0 for n, e in epsilon.items() if n.endswith("0.weight"))
 
 
+@pytest.mark.parametrize("part", ["head", "body"])
+@pytest.mark.parametrize("variant", ["adaptive", "fixed"])
+def test_the_norm_is_that_of_the_perturbed_part(task, part, variant):
+    """Only the part's own slices of u = grad Gamma count: eps = rho Lambda u / ||u||."""
+    keep = {"perturb_head": part == "head", "perturb_body": part == "body"}
+    trainer = moved(task, FedSOLParams(variant=variant, rho=0.3, **keep))
+    batch, model = batch_of(task), trainer.model
+    gamma = proximal_loss(model(batch.images), trainer.teacher(batch.images).detach())
+    slopes = torch.autograd.grad(gamma, list(model.parameters()))
+    names = [n for n, _ in model.named_parameters()]
+    u = {
+        n: g
+        for n, g in zip(names, slopes, strict=True)
+        if n.startswith("heads.") == (part == "head")
+    }
+    assert norm(list(u.values())) < 0.99 * norm(slopes)
+    found = dict(zip(names, trainer.perturbation(batch), strict=True))
+    references = dict(trainer.teacher.named_parameters())
+    for name, p in model.named_parameters():
+        if name not in u:
+            assert not found[name].any()
+            continue
+        scale = adaptivity(p.detach(), references[name]) if variant == "adaptive" else 1.0
+        torch.testing.assert_close(found[name], 0.3 * scale * u[name] / norm(list(u.values())))
+
+
 def test_adaptivity_normalises_along_the_output_axis():
     reference = torch.zeros(3, 2)
     weight = torch.tensor([[3.0, 0.0], [-4.0, 0.0], [0.0, 0.0]])

@@ -213,7 +213,9 @@ def test_nodes_with_their_own_data_and_a_test_set_at_the_server(hospitals, tmp_p
     assert [(r["clients"], r["failures"]) for r in built.rows] == [("3", "0")] * 2
     assert all(float(row["accuracy"]) % 20 == 0 for row in built.rows)  # of five images
     assert len(diagnostics(built, "accuracy_clients")) == 2
-    assert built.strategy.clients.num_examples == sum(map(len, HOSPITALS)) - sum(HELD_OUT)
+    assert sum(held.train for held in built.strategy.clients.admitted.values()) == sum(
+        map(len, HOSPITALS)
+    ) - sum(HELD_OUT)
 
 
 def test_evaluation_is_traffic_and_time(hospitals):
