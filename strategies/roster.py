@@ -6,6 +6,7 @@ id, which Flower keeps with the node's registered key, is the identity, and the 
 samples it holds.
 """
 
+import logging
 import time
 from collections.abc import Iterable
 from datetime import datetime
@@ -22,7 +23,10 @@ from strategies.claims import PATIENCE, Claims, identity, stated_parts
 if TYPE_CHECKING:
     from fedadb_app.flower_internals import InMemoryGrid
 
+logger = logging.getLogger("flwr.fedadb")
+
 _PAUSE = 0.2  # seconds between two looks at who is connected and who has answered
+_FIRST_WORD, _NEXT_WORD = 5.0, 60.0  # seconds of waiting until the log says so, and says so again
 _PROBED = 8  # at least so many of a simulation's nodes are asked which partition they hold
 
 
@@ -98,31 +102,31 @@ class Roster:
         looks, minutes for 10 000 clients. But it registers a simulation's nodes in the order of
         their partitions. If some answers bear that out, nobody else is asked; if not, all are.
         """
-        deadline = time.monotonic() + self._config.node_timeout
-        while not (nodes := _by_registration(grid)) and time.monotonic() < deadline:
-            time.sleep(_PAUSE)
+        wait = _Wait(self._config.node_timeout)
+        while not (nodes := _by_registration(grid)) and not wait.is_over:
+            wait.pause("the simulation has no nodes yet")
         # Whoever answers shows that the simulation is up, and then all its nodes are registered.
-        self._probe(grid, nodes[:1], deadline)
+        self._probe(grid, nodes[:1], wait)
         if not self._claims.accepted:
             return
         nodes = _by_registration(grid)
-        self._probe(grid, nodes[1 :: max(1, len(nodes) // _PROBED)], deadline)
+        self._probe(grid, nodes[1 :: max(1, len(nodes) // _PROBED)], wait)
         expected = {node: PartitionClaim(i, len(nodes)) for i, node in enumerate(nodes)}
         if self._claims.accepted.items() <= expected.items():
             self._claims.accepted |= expected
 
-    def _probe(self, grid: Grid, nodes: Iterable[int], deadline: float) -> None:
+    def _probe(self, grid: Grid, nodes: Iterable[int], wait: "_Wait") -> None:
         self._connected |= set(nodes)
         self._claims.ask(grid, nodes, time.monotonic())
         self._claims.hear(grid, self._connected, at_start=True)
-        while self._awaited and time.monotonic() < deadline:
-            time.sleep(_PAUSE)
+        while self._awaited and not wait.is_over:
+            wait.pause("the simulation's first nodes have not answered")
             self._claims.hear(grid, self._connected, at_start=True)
 
     def _wait(self, grid: Grid, at_start: bool) -> None:
         timeout = self._config.node_timeout
         patience = timeout if at_start else min(timeout, PATIENCE)
-        deadline = time.monotonic() + timeout
+        wait = _Wait(timeout)
         while True:
             self._connected = set(grid.get_node_ids())
             now = time.monotonic()
@@ -133,22 +137,51 @@ class Roster:
             enough = len(self.nodes) >= needed
             if enough and not self._awaited:
                 return
-            if now >= deadline and not enough:
+            if wait.is_over and not enough:
                 raise NodeError(self._too_few(needed))
-            time.sleep(_PAUSE)
+            wait.pause(f"{self._there()}, {needed} are needed")
 
-    def _too_few(self, needed: int) -> str:
+    def _there(self) -> str:
         absent = sorted(self._connected - self._claims.accepted.keys())
         left_out = ""
         if absent:
             reason = self._claims.left_out.get(absent[0], "it has not answered yet")
             left_out = f" ({len(absent)} more left out; node {absent[0]}: {reason})"
+        return f"{len(self.nodes)} SuperNodes are connected{left_out}"
+
+    def _too_few(self, needed: int) -> str:
         key = "num-partitions" if needed > self._config.min_nodes else "min-nodes"
         return (
-            f"{len(self.nodes)} SuperNodes are connected{left_out} after "
+            f"{self._there()} after "
             f"node-timeout={self._config.node_timeout:g} s, but {needed} are needed: start more "
             f"SuperNodes, or change {key} or node-timeout"
         )
+
+
+class _Wait:
+    """Waiting for nodes, which the log tells of: a run that stands still must say for whom.
+
+    Parameters
+    ----------
+    seconds : float
+        How long, at most.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        now = time.monotonic()
+        self._end, self._next_word = now + seconds, now + _FIRST_WORD
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._end
+
+    def pause(self, state: str) -> None:
+        """Wait until the next look; say from time to time what has been seen."""
+        now = time.monotonic()
+        if now >= self._next_word:
+            logger.info("%s; waiting, for %.0f s more at most", state, max(0.0, self._end - now))
+            self._next_word = now + _NEXT_WORD
+        time.sleep(_PAUSE)
 
 
 def _by_registration(grid: "InMemoryGrid") -> list[int]:

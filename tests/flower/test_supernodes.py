@@ -1,5 +1,7 @@
 """A real SuperLink and real SuperNodes on this machine, the same app."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -66,10 +68,28 @@ def test_a_run_stopped_while_it_waits_for_nodes_says_so(deployment):
 # --- two SuperNodes -------------------------------------------------------------------------
 
 
+class TwoSuperNodes(contextlib.ExitStack):
+    """Two SuperNodes, of which the second can be killed and started again for whoever is next."""
+
+    def __init__(self, deployment):
+        super().__init__()
+        self._deployment = deployment
+        self._first, self._second = map(self._start, range(2))
+
+    def _start(self, part):
+        return self.enter_context(self._deployment.supernode(part, 2))
+
+    def kill_second(self):
+        self._deployment.kill(self._second)
+
+    def start_second(self):
+        self._second = self._start(1)
+
+
 @pytest.fixture(scope="module")
 def supernodes(deployment):
-    with deployment.supernode(0, 2) as first, deployment.supernode(1, 2) as second:
-        yield first, second
+    with TwoSuperNodes(deployment) as two:
+        yield two
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +107,21 @@ def test_supernodes_compute_what_the_simulation_computes(deployed_run, bare_run)
     }
 
 
+def test_a_reply_that_flower_cannot_inflate_costs_its_sender_and_nobody_else(
+    deployment, supernodes, rehearsal_app
+):
+    outcome = deployment.run(
+        f"{SMALL} num-server-rounds=3",
+        app=rehearsal_app,
+        script={"1@1": "no protobuf", "1@2": "no array"},
+    )
+    assert outcome.status == "finished:completed", outcome.details
+    assert outcome.column("failures") == ["1", "1", "0"]
+    log = deployment.log(outcome.run_id)
+    assert "round 1: client 1 failed: its reply cannot be read: DecodeError: " in log
+    assert "round 2: client 1 failed: its reply cannot be read: JSONDecodeError: " in log
+
+
 def test_a_run_outlives_a_dead_client_process_and_a_killed_supernode_which_comes_back(
     deployment, supernodes, deployed_run, rehearsal_app, tmp_path
 ):
@@ -99,9 +134,9 @@ def test_a_run_outlives_a_dead_client_process_and_a_killed_supernode_which_comes
         script={"1@2": "die", "1@3": "hang"},
     )
     deployment.await_begin(run, "1@3")
-    deployment.kill(supernodes[1])
-    with deployment.supernode(1, 2):
-        outcome = deployment.wait(run)
+    supernodes.kill_second()
+    supernodes.start_second()
+    outcome = deployment.wait(run)
     assert outcome.status == "finished:completed", outcome.details
     assert outcome.column("failures") == ["0", "1", "1", "0"]
     assert outcome.column("clients") == ["2", "1", "1", "2"]
@@ -116,18 +151,3 @@ def test_a_run_outlives_a_dead_client_process_and_a_killed_supernode_which_comes
     rows = outcome.file("diagnostics.csv").read_text().splitlines()
     lost = [row for row in rows if "client_states_lost" in row]
     assert lost == [f"{t},client_states_lost,0" for t in (1, 2, 3, 4)]
-
-
-def test_a_reply_that_flower_cannot_inflate_costs_its_sender_and_nobody_else(
-    deployment, supernodes, rehearsal_app
-):
-    outcome = deployment.run(
-        f"{SMALL} num-server-rounds=3",
-        app=rehearsal_app,
-        script={"1@1": "no protobuf", "1@2": "no array"},
-    )
-    assert outcome.status == "finished:completed", outcome.details
-    assert outcome.column("failures") == ["1", "1", "0"]
-    log = deployment.log(outcome.run_id)
-    assert "round 1: client 1 failed: its reply cannot be read: DecodeError: " in log
-    assert "round 2: client 1 failed: its reply cannot be read: JSONDecodeError: " in log

@@ -1,7 +1,9 @@
 """Who is connected: identities, waiting, and what is refused before round 1."""
 
+import logging
+
 import pytest
-from fake_grid import simulated_nodes
+from fake_grid import SimulatedGrid, simulated_nodes
 from faults import fails, silent
 from helpers import messages_of
 from roster_cases import claim, make, make_own, queries, simulation
@@ -165,6 +167,42 @@ def test_before_round_1_it_waits_node_timeout_for_an_answer(clock, hospital, cap
     assert messages_of(caplog.records, "WARNING") == [
         "node 8 is left out: it has not answered for 30 s"
     ]
+
+
+def waits(caplog):
+    """What the log says of waiting."""
+    return [said for said in messages_of(caplog.records, "INFO") if "waiting" in said]
+
+
+def test_a_run_that_waits_says_for_whom_and_how_long(clock, hospital, caplog):
+    roster, grid = make_own({7: hospital()}, node_timeout=130.0, min_nodes=2)
+    with caplog.at_level(logging.INFO), pytest.raises(NodeError):
+        roster.gather(grid)
+    state = "1 SuperNodes are connected, 2 are needed; waiting, for"
+    assert waits(caplog) == [f"{state} {seconds} s more at most" for seconds in (125, 65, 5)]
+
+
+def test_a_run_that_waits_names_a_node_that_has_not_answered(clock, hospital, caplog):
+    roster, grid = make_own({7: hospital(), 8: hospital()}, node_timeout=30.0)
+    grid.identity_faults[8] = silent
+    with caplog.at_level(logging.INFO):
+        roster.gather(grid)
+    state = "1 SuperNodes are connected (1 more left out; node 8: it has not answered yet)"
+    assert waits(caplog) == [f"{state}, 1 are needed; waiting, for 25 s more at most"]
+
+
+def test_a_simulation_whose_nodes_do_not_come_says_so(clock, caplog):
+    roster, grid = Roster(RunConfig(node_timeout=10.0)), SimulatedGrid({}, {}, registered=[])
+    with caplog.at_level(logging.INFO), pytest.raises(NodeError):
+        roster.gather(grid)
+    assert waits(caplog)[0] == "the simulation has no nodes yet; waiting, for 5 s more at most"
+
+
+def test_who_need_not_wait_says_nothing(clock, caplog):
+    roster, grid = make(simulated_nodes(3))
+    with caplog.at_level(logging.INFO):
+        roster.gather(grid)
+    assert waits(caplog) == []
 
 
 # --- refused --------------------------------------------------------------------------------
