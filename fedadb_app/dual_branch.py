@@ -41,13 +41,14 @@ def dynamic_beta(
     Parameters
     ----------
     server_round, num_rounds : int
-        t (1-based) and T; r = t/T lies in [1/T, 1].
+        t (1-based) and T; r = t/T lies in [1/T, 1], and is 1 in rounds after T.
     missing_rate : float
         gamma_k in [0, 1).
     anchor_quality : float
         tau_t in [0, 1].
     """
-    return float((server_round / num_rounds) ** (missing_rate * anchor_quality))
+    progress = min(1.0, server_round / num_rounds)
+    return float(progress ** (missing_rate * anchor_quality))
 
 
 class BalancedSampler:

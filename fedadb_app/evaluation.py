@@ -1,11 +1,13 @@
 """Accuracy of the global model on a test set: the server's, or what a client holds out."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from fedadb_app.config import RunConfig
@@ -24,11 +26,15 @@ class Evaluation:
         Per class: samples classified correctly, and samples; int64 ``(C,)``.
     loss : float
         Mean cross-entropy.
+    heads : Mapping[str, float]
+        ``<name>_head`` for each further head that was asked for, and ``mean_of_heads`` for the mean
+        of their probabilities and the evaluated head's: percentage classified correctly.
     """
 
     correct: npt.NDArray[np.int64]
     total: npt.NDArray[np.int64]
     loss: float
+    heads: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -42,7 +48,9 @@ class Evaluation:
             return [float(a) for a in 100 * self.correct / self.total]
 
 
-def evaluate(model: ImageClassifier, data: LocalData, config: RunConfig) -> Evaluation:
+def evaluate(
+    model: ImageClassifier, data: LocalData, config: RunConfig, other_heads: Sequence[str] = ()
+) -> Evaluation:
     """Evaluate the model's evaluated head in evaluation mode, on `evaluation_batches`.
 
     Parameters
@@ -53,19 +61,33 @@ def evaluate(model: ImageClassifier, data: LocalData, config: RunConfig) -> Eval
         At least one sample.
     config : RunConfig
         For ``norm``, ``batch-size`` and ``precision``.
+    other_heads : Sequence[str]
+        Heads that are evaluated beside it, in the same pass through the extractor.
     """
+    beside: Counter[str] = Counter()
     correct = np.zeros(data.num_classes, np.int64)
     loss = 0.0
     model.eval()
     with torch.inference_mode(), autocast(config, data.device):
         for batch in evaluation_batches(model, data, config):
             truth = batch.labels
-            logits = model(batch.images).float()
+            features = model.features(batch.images)
+            logits = model.heads[model.evaluated_head](features).float()
             loss += float(F.cross_entropy(logits, truth, reduction="sum"))
             right = truth[logits.argmax(dim=1) == truth]
             correct += torch.bincount(right, minlength=data.num_classes).cpu().numpy()
+            if other_heads:
+                others = {name: model.heads[name](features).float() for name in other_heads}
+                beside.update(_correct_beside(logits, others, truth))
     total = data.class_counts.cpu().numpy()
-    return Evaluation(correct, total, loss / len(data))
+    heads = {name: 100 * count / len(data) for name, count in beside.items()}
+    return Evaluation(correct, total, loss / len(data), heads)
+
+
+def _correct_beside(logits: Tensor, others: Mapping[str, Tensor], truth: Tensor) -> dict[str, int]:
+    mean = torch.stack([z.softmax(dim=1) for z in (logits, *others.values())]).mean(dim=0)
+    scores = {f"{name}_head": z for name, z in others.items()} | {"mean_of_heads": mean}
+    return {name: int((score.argmax(dim=1) == truth).sum()) for name, score in scores.items()}
 
 
 def evaluation_batches(

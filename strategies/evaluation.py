@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.app import Message
 
@@ -93,7 +93,8 @@ def evaluate_on_server(run: ServerRun, this: Round) -> None:
     if dataset is None or not due:
         return
     this.lap()
-    found = _on_test_set(run, this.evaluated, dataset)
+    found = _on_test_set(run, this.evaluated, dataset, this.other_heads)
+    record.diagnostics |= {f"accuracy_{name}": value for name, value in found.heads.items()}
     for name, model in this.also_evaluated.items():
         record.diagnostics[f"accuracy_{name}"] = _on_test_set(run, model, dataset).accuracy
     record.accuracy, record.loss = found.accuracy, found.loss
@@ -103,8 +104,10 @@ def evaluate_on_server(run: ServerRun, this: Round) -> None:
         logger.warning("round %d: the test loss is %s", this.number, found.loss)
 
 
-def _on_test_set(run: ServerRun, model: StateDict, dataset: ImageDataset) -> Evaluation:
+def _on_test_set(
+    run: ServerRun, model: StateDict, dataset: ImageDataset, other_heads: Sequence[str] = ()
+) -> Evaluation:
     run.model.load_state_dict(model)
     device = next(run.model.parameters()).device
     test = whole_test_part(dataset, device, preparation_of(run.config.dataset))
-    return evaluate(run.model, test, run.config)
+    return evaluate(run.model, test, run.config, other_heads)

@@ -7,16 +7,19 @@ heads trained on (equations 6-8, `fedadb_app.dual_branch`)
     L_total = L_AGB + beta_k L_LCB,    beta_k = (t/T)^(gamma_k tau_t)
 
 The server averages everything, both heads included, by samples (equation 1). The AGB head is the
-one that anchors are optimised on and that is evaluated. Open choices: docs/decisions.md.
+one that anchors are optimised on and that is evaluated; the accuracy of the LCB's, and of the mean
+of both heads' probabilities, goes to diagnostics.csv. Open choices: docs/decisions.md.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.anchors import AnchorSettings, ClassAnchors, anchors_of_round
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
@@ -33,7 +36,7 @@ from fedadb_app.models.classifier import ModelSpec
 from strategies.fedadb_page import page_section
 from strategies.fedavg import FedAvg
 from strategies.method import Method
-from strategies.server import Broadcast, RoundInputs, Workbench
+from strategies.server import Broadcast, RoundInputs, ServerUpdate, Workbench
 
 _ANCHORS = "anchors"
 
@@ -73,6 +76,21 @@ class FedADBParams(Settings):
             'as text: `"0.5"` (Table 4)'
         ),
     ] = "dynamic"
+    beta_rounds: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="T of the dynamic beta, (t/T)^(gamma tau), which is 1 from then on; `0` = "
+            "the run's own number of rounds; the paper's is 1000",
+        ),
+    ] = 0
+    weights: Annotated[
+        Literal["samples", "equal"],
+        Field(
+            description="what the clients' models weigh in the mean: `samples` (equation 1), or "
+            "all the same; of no effect with `privacy` or `robust`, which weigh them alike"
+        ),
+    ] = "samples"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -92,6 +110,10 @@ class FedADBParams(Settings):
         except ValueError:
             return None
         return value if math.isfinite(value) and value >= 0 else None
+
+    def beta_horizon(self, num_rounds: int) -> int:
+        """Return T of the dynamic beta in a run of so many rounds."""
+        return self.beta_rounds or num_rounds
 
     def anchor_settings(self) -> AnchorSettings | None:
         """Return equations 3-4's constants; None where no anchors are used."""
@@ -128,7 +150,8 @@ class FedADBTrainer(Trainer[FedADBParams]):
         # Without anchors there is nothing whose quality could attenuate the LCB: tau_t = 0.
         quality = 0.0 if anchors is None else anchors.quality
         gamma = missing_class_rate(task.data.class_counts)
-        beta = dynamic_beta(task.server_round, task.num_rounds, gamma, quality)
+        horizon = params.beta_horizon(task.num_rounds)
+        beta = dynamic_beta(task.server_round, horizon, gamma, quality)
         fixed = params.fixed_beta()
         self.beta = beta if fixed is None else fixed
 
@@ -181,6 +204,13 @@ class FedADB(FedAvg[FedADBParams]):
         quality = {"anchor_quality": anchors.quality}
         return Broadcast(inputs.model, sent, artifacts=sent, diagnostics=quality)
 
+    def update(self, inputs: RoundInputs, updates: Sequence[ClientUpdate]) -> ServerUpdate:
+        """Return the mean of both heads and the extractor; evaluate the LCB's head beside it."""
+        if self.params.weights == "equal":
+            updates = [replace(update, num_examples=1) for update in updates]
+        mean = super().update(inputs, updates)
+        return replace(mean, other_heads=("lcb",)) if self.params.use_lcb else mean
+
 
 def _anchors(sent: Attachment) -> ClassAnchors:
     t = sent.tensors
@@ -208,4 +238,8 @@ METHOD = Method(
     heads=two_heads,
     anchors=FedADBParams.anchor_settings,
     report=page_section,
+    captions={
+        "accuracy_lcb_head": "Accuracy of the LCB's head",
+        "accuracy_mean_of_heads": "Accuracy of both heads' mean",
+    },
 )

@@ -26,7 +26,7 @@ def page_section(run: RunFiles) -> MethodSection:
     lead = "Inputs optimised on the global model that the round began with." if anchors else ""
     if weights:
         lead += (
-            f" β = (t/T)^(γ τ) with T = {run.num_rounds} depends on γ, the share of classes that "
+            f" β = (t/T)^(γ τ) with T = {_horizon(run)} depends on γ, the share of classes that "
             f"a client lacks."
         )
         if run.class_counts() is not None:
@@ -97,13 +97,19 @@ def _weights(run: RunFiles) -> Mapping[str, tuple[Floats, Floats]]:
             rounds,
             np.array(
                 [
-                    dynamic_beta(int(t), run.num_rounds, m / classes, tau)
+                    dynamic_beta(int(t), _horizon(run), m / classes, tau)
                     for t, tau in zip(rounds, quality, strict=True)
                 ]
             ),
         )
         for m in lacking
     }
+
+
+def _horizon(run: RunFiles) -> int:
+    own = run.config.get("fedadb")
+    horizon = own.get("beta-rounds") if isinstance(own, Mapping) else 0  # 0.1.0 had no such key
+    return horizon if isinstance(horizon, int) and horizon > 0 else run.num_rounds
 
 
 def _not_shown(run: RunFiles, kept: int, damaged: bool) -> Iterator[str]:

@@ -61,6 +61,11 @@ class Round:
         """Return the further models that the method wants evaluated, by name."""
         return {} if self.update is None else self.update.also_evaluated
 
+    @property
+    def other_heads(self) -> tuple[str, ...]:
+        """Return the heads that the method wants evaluated beside the evaluated one."""
+        return () if self.update is None else self.update.other_heads
+
     def lap(self) -> float:
         """Return the seconds since the mark, and set it anew."""
         before, self.mark = self.mark, time.perf_counter()

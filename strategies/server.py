@@ -123,6 +123,10 @@ class ServerUpdate:
         The model that is evaluated; None = theta^t.
     also_evaluated : Mapping[str, StateDict]
         Further models, whose accuracy goes to ``diagnostics.csv`` as ``accuracy_<name>``.
+    other_heads : tuple[str, ...]
+        Heads of the evaluated model that are evaluated beside its evaluated one, and the mean of
+        all their probabilities; ``diagnostics.csv`` has them as ``accuracy_<name>_head`` and
+        ``accuracy_mean_of_heads``. They share one pass through the extractor.
     """
 
     model: StateDict
@@ -130,6 +134,7 @@ class ServerUpdate:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     evaluated: StateDict | None = None
     also_evaluated: Mapping[str, StateDict] = field(default_factory=dict)
+    other_heads: tuple[str, ...] = ()
 
 
 class ServerHalf(Generic[P]):

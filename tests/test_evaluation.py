@@ -188,3 +188,23 @@ def test_bf16_gives_nearly_the_same_loss():
     assert coarse.loss == pytest.approx(fine.loss, abs=0.05)
     assert coarse.loss != fine.loss
     assert coarse.total.tolist() == fine.total.tolist()
+
+
+def test_other_heads_and_the_mean_of_all_beside_it():
+    """Pixels +-1 are the first head's logits; the second's are fixed, by hand.
+
+    Softmax of (1, -1, -1, -1) is 0.711 for its pixel and 0.096 else. The second head gives class d
+    0.475 and the others 0.175, whatever the image: the mean has 0.443 for the pixel's class and
+    0.286 for d. With logits ten times as large the second head outvotes the first: d has 1.
+    """
+    model = pixel_model()
+    second = model.heads["second"]
+    data = data_of(images_of("aabd"), np.array([0, 1, 1, 0]))
+    for scale, mean in ((1.0, 50.0), (10.0, 0.0)):
+        with torch.no_grad():
+            second.weight.zero_()
+            second.bias.copy_(scale * torch.tensor([0.0, 0.0, 0.0, 1.0]))
+        found = evaluate(model, data, RunConfig(), other_heads=["second"])
+        assert found.accuracy == 50.0
+        assert found.heads == {"second_head": 0.0, "mean_of_heads": mean}
+    assert evaluate(model, data, RunConfig()).heads == {}

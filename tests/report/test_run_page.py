@@ -61,6 +61,15 @@ def test_beta_is_equation_8s(run, tmp_path):
     assert "1 in round 4" in words
 
 
+def test_beta_has_the_horizon_that_the_run_gave_it(run, tmp_path):
+    """(t / 1000)^(gamma tau), in a run of 4 rounds."""
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("beta-rounds = 0", "beta-rounds = 1000"))
+    page = page_of(run, tmp_path)
+    words = next(a for a in page.alternatives() if "lacks" in a)
+    assert f"lacks 1 of 3 classes: {0.001 ** (1 / 3 * 0.2):g} in round 1" in words
+
+
 def test_anchors_are_shown_pixel_by_pixel(run, tmp_path):
     images = page_of(run, tmp_path).all("img")
     assert [i["alt"] for i in images] == [

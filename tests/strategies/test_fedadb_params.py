@@ -26,6 +26,16 @@ def test_beta_counts_the_clients_own_classes_and_not_the_anchors(labels, t, tota
     assert begun(FedADBParams(), job).beta == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("horizon", "t", "r"), [(0, 5, 5 / 20), (1000, 5, 5 / 1000), (10, 5, 5 / 10), (10, 15, 1.0)]
+)
+def test_the_horizon_of_beta_may_be_another_than_the_runs(horizon, t, r):
+    """A run of 20 rounds; after the horizon beta stays where it is in its last round, at 1."""
+    job = task(local_data(TWO_CLASSES), anchors(0.8), t, 20)
+    found = begun(FedADBParams(beta_rounds=horizon), job).beta
+    assert found == pytest.approx(r ** (0.5 * 0.8), rel=1e-12)
+
+
 def test_without_anchors_beta_is_one():
     job = task(local_data(TWO_CLASSES), server_round=1, num_rounds=1000)
     assert begun(FedADBParams(use_anchors=False), job).beta == 1
@@ -47,6 +57,14 @@ def test_beta_weighs_the_lcb_in_the_loss():
         losses.append(trainer.loss(batch).item())
     assert losses[1] - losses[0] > 0.1
     assert losses[2] - losses[0] == pytest.approx(4 * (losses[1] - losses[0]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("beta-rounds", -1), ("beta-rounds", 1.5), ("weights", "size")]
+)
+def test_wrong_values_of_the_horizon_and_the_weights(key, value):
+    with pytest.raises(ConfigError, match=f"fedadb.{key}="):
+        read_run_config({f"fedadb.{key}": value})
 
 
 # --- parameters -----------------------------------------------------------------------------

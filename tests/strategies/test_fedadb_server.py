@@ -16,11 +16,14 @@ from fedadb_cases import (
     task,
     told,
 )
+from helpers import read_csv
 from torch import Tensor
 
 from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.anchors import generate_anchors
+from fedadb_app.data.clients import whole_test_part
 from fedadb_app.data.preparation import CENTRED
+from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import Attachment
 from fedadb_app.randomness import torch_generator
 from strategies.fedadb import METHOD, FedADB, FedADBParams
@@ -130,3 +133,45 @@ def test_the_agb_head_comes_first_and_is_evaluated():
     assert model.evaluated_head == "agb"
     assert list(model.heads) == ["agb", "lcb"]
     assert not torch.equal(model.heads["agb"].weight, model.heads["lcb"].weight)
+
+
+@pytest.mark.parametrize(("weights", "mean"), [("samples", 0.75 * 1 + 0.25 * 5), ("equal", 3.0)])
+def test_the_mean_is_by_samples_or_with_equal_weights(weights, mean):
+    """Of models full of 1 and 5, by clients of 30 and 10 samples."""
+    model = dual().state_dict()
+    replies = [
+        ClientUpdate(k, {n: torch.full_like(t, v) for n, t in model.items()}, size)
+        for k, (v, size) in enumerate([(1.0, 30), (5.0, 10)])
+    ]
+    made = server(dual(), FedADBParams(weights=weights)).update(told(model), replies)
+    assert all(torch.equal(t, torch.full_like(t, mean)) for t in made.model.values())
+
+
+def test_the_local_heads_accuracy_is_asked_for_where_there_is_an_lcb():
+    model = dual().state_dict()
+    replies = [ClientUpdate(0, model, 10)]
+    for use_lcb, heads in ((True, ("lcb",)), (False, ())):
+        half = server(dual(), FedADBParams(use_lcb=use_lcb))
+        assert half.update(told(model), replies).other_heads == heads
+
+
+def test_diagnostics_tell_the_accuracy_of_the_local_head(federation):
+    """In evaluated rounds alone; the same as of a model whose AGB head is the LCB's."""
+    values = {"fedadb.anchor-steps": 2, "evaluate-every": 2, "batch-size": 20}
+    built = federation(strategy="fedadb", **values, **{"learning-rate": 0.05})
+    built.run()
+    run, model = built.strategy.run, built.strategy.global_model
+    found = {
+        row["name"]: float(row["value"])
+        for row in read_csv(built.folder.path / "diagnostics.csv")
+        if row["name"].startswith("accuracy")
+    }
+    rows = read_csv(built.folder.path / "diagnostics.csv")
+    assert {row["round"] for row in rows if row["name"] in found} == {"2"}
+    assert found.keys() == {"accuracy_lcb_head", "accuracy_mean_of_heads"}
+    swapped = {n: model[n.replace("heads.agb", "heads.lcb")] for n in model}
+    run.model.load_state_dict(swapped)
+    test = whole_test_part(run.dataset, torch.device("cpu"), CENTRED)
+    expected = evaluate(run.model, test, run.config).accuracy
+    assert found["accuracy_lcb_head"] == pytest.approx(expected, abs=1e-4)
+    assert expected != float(built.rows[1]["accuracy"])
