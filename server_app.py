@@ -48,12 +48,14 @@ def main(grid: Grid, context: Context) -> None:
         if dataset and not config.own_data:
             partition = partition_of(config, roster.num_clients)
             folder.write_partition(partition, config, dataset)
+        spec = ModelSpec.of(config, schema)
         logger.info(
-            "%s on %s (%d clients), %s, device=%s",
+            "%s on %s (%d clients), %s, which sees images of %dx%d, device=%s",
             method.title,
             config.dataset,
             roster.num_clients,
-            ModelSpec.of(config, schema).architecture,
+            spec.architecture,
+            *spec.seen_sides,
             device,
         )
         run = ServerRun(config, method, params, model, schema, dataset, partition, folder)

@@ -110,13 +110,13 @@ class TrainingKeys(Settings):
     model: Annotated[str, AfterValidator(MODELS.check)] = Field(
         "auto",
         json_schema_extra=MODELS.json_schema,
-        description="`googlenet` is InceptionV1, for images of 64 pixels a side or more; `auto`: "
-        "LeNet for grey images, ResNet-18 otherwise",
+        description="`auto`: LeNet for grey images, ResNet-18 otherwise; every net, with its size "
+        "and what it does to small images: [models.md](models.md)",
     )
     norm: NormPolicy = Field(
         "batch",
         description="normalisation layers, of models that have some: `batch` (running "
-        "statistics), `batch-local` (the batch's own, also in evaluation), `group`",
+        "statistics), `batch-local` (the batch's own, also in evaluation), `group` (two groups)",
     )
     local_epochs: int = Field(5, ge=1, description="E")
     batch_size: int = Field(128, ge=1, description="B; the last, smaller batch of an epoch is kept")

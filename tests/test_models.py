@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedadb_app.config import RunConfig
-from fedadb_app.data.registry import DATASETS
+from fedadb_app.data.registry import DATASETS, preparation_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError
 from fedadb_app.models.classifier import (
@@ -272,8 +272,10 @@ def test_facts_of_a_model_that_cannot_be():
     ],
 )
 def test_what_a_run_will_ask_for_is_known_before_a_file_is_opened(values, shape, classes):
-    expected = ModelSpec("auto", "batch", shape, classes)
-    assert ModelSpec.expected(RunConfig(**values)) == expected
+    config = RunConfig(**values)
+    preparation = preparation_of(config.dataset)
+    expected = ModelSpec("auto", "batch", shape, classes, preparation)
+    assert ModelSpec.expected(config) == expected
 
 
 def test_of_a_users_file_nothing_is_known_before_it_is_opened():

@@ -53,7 +53,8 @@ def test_a_superlink_installs_nothing():
 def test_what_is_imported_is_declared():
     declared = names(PYPROJECT["project"]["dependencies"]) | {"tomli-w", "click"}  # of flwr
     # An extra that is imported where it is needed, with a sentence where it is not there.
-    declared |= names(PYPROJECT["project"]["optional-dependencies"]["nifti"])
+    for extra in ("nifti", "timm"):
+        declared |= names(PYPROJECT["project"]["optional-dependencies"][extra])
     distribution = {
         "PIL": "pillow",
         "markdown_it": "markdown-it-py",

@@ -5,15 +5,20 @@ order (extractor, then heads), so every method of one seed starts from the same 
 same first head, however many heads it adds.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
-from fedadb_app.data.registry import DATASETS
+from fedadb_app.data.preparation import CENTRED, Preparation
+from fedadb_app.data.registry import DATASETS, preparation_of
+from fedadb_app.errors import ConfigError
+from fedadb_app.models.net_input import NetInput
 from fedadb_app.models.norm import NormPolicy
 from fedadb_app.models.registry import find_model
 from fedadb_app.randomness import torch_generator
@@ -35,32 +40,48 @@ class ModelSpec:
         Channels, height, width.
     num_classes : int
         C.
+    preparation : Preparation
+        How images become model input; a net of a library undoes it for its own.
     """
 
     name: str
     norm: NormPolicy
     image_shape: tuple[int, int, int]
     num_classes: int
+    preparation: Preparation = CENTRED
 
     @classmethod
     def of(cls, config: RunConfig, schema: ImageSchema) -> "ModelSpec":
         """Return what a run's configuration and its images ask for."""
-        return cls(config.model, config.norm, schema.image_shape, schema.num_classes)
+        return cls._of(config, schema.image_shape, schema.num_classes)
 
     @classmethod
     def expected(cls, config: RunConfig) -> "ModelSpec | None":
         """Return what `of` will, where the images are known before any file is opened."""
         if config.own_data:
-            return cls(config.model, config.norm, config.image_size, len(config.class_names))
+            return cls._of(config, config.image_size, len(config.class_names))
         dataset = DATASETS.find(config.dataset)
         if dataset.image_shape is None or dataset.num_classes is None:
             return None
-        return cls(config.model, config.norm, dataset.image_shape, dataset.num_classes)
+        return cls._of(config, dataset.image_shape, dataset.num_classes)
+
+    @classmethod
+    def _of(
+        cls, config: RunConfig, image_shape: tuple[int, int, int], num_classes: int
+    ) -> "ModelSpec":
+        preparation = preparation_of(config.dataset)
+        return cls(config.model, config.norm, image_shape, num_classes, preparation)
 
     @property
     def architecture(self) -> str:
         """The extractor's own name, with ``auto`` resolved."""
         return find_model(self.name, self.image_shape)[0]
+
+    @property
+    def seen_sides(self) -> tuple[int, int]:
+        """Height and width at which the net sees the images, resized by itself if need be."""
+        expected = find_model(self.name, self.image_shape)[1].expected
+        return self.image_shape[1:] if expected is None else expected.sides_of(self.image_shape)
 
 
 HeadBuilder = Callable[[int, ModelSpec], Mapping[str, nn.Module]]
@@ -130,17 +151,42 @@ def build_classifier(
 def _build(spec: ModelSpec, build_heads: HeadBuilder) -> ImageClassifier:
     _, model = find_model(spec.name, spec.image_shape)
     features = model.features(spec.image_shape, spec.norm)
+    if model.expected is not None:
+        seen = NetInput(model.expected, spec.preparation, spec.image_shape)
+        features = nn.Sequential(OrderedDict(input=seen, net=features))
     heads = build_heads(feature_size(features, spec), spec)
     return ImageClassifier(features, heads, model.evaluation_batch)
 
 
 def feature_size(features: nn.Module, spec: ModelSpec) -> int:
-    """Return d, found by passing one blank image through the extractor."""
+    """Return d, found by passing one blank image through the extractor.
+
+    Raises
+    ------
+    ConfigError
+        If that fails, or does not give one row of features.
+    """
     was_training = features.training
-    with torch.no_grad():
-        size = int(features.eval()(torch.zeros(1, *spec.image_shape)).shape[1])
+    shape = "x".join(map(str, spec.image_shape))
+    try:
+        with torch.no_grad():
+            found = features.eval()(torch.zeros(1, *spec.image_shape))
+    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
+        raise ConfigError(
+            f'model="{spec.name}" cannot take images of {shape}: {_in_one_line(error)}'
+        ) from error
+    if not isinstance(found, Tensor) or found.shape[:-1] != (1,):
+        given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ConfigError(
+            f'model="{spec.name}" gives {given} of one image of {shape}: expected (1, d), '
+            f"a row of features"
+        )
     features.train(was_training)
-    return size
+    return int(found.shape[1])
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 @dataclass(frozen=True)
@@ -170,6 +216,7 @@ class ModelFacts:
     state: StateDict
 
 
+@lru_cache(maxsize=4)
 def model_facts(spec: ModelSpec, build_heads: HeadBuilder = single_head) -> ModelFacts:
     """Return what is true of a model, found in milliseconds: no weight is drawn or multiplied.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from fedadb_app.models.net_input import Expected
 from fedadb_app.models.norm import NormPolicy
 
 
@@ -24,12 +25,16 @@ class Model:
     evaluation_batch : int
         How many images to evaluate at a time; the fastest on a CPU: beyond it, feature maps leave
         its cache (docs/performance.md).
+    expected : Expected or None
+        What is done to images before `features`, which then takes three channels of the expected
+        size; None = nothing, it takes them as the data set prepares them.
     """
 
     title: str
     paper: str
     features: Callable[[tuple[int, int, int], NormPolicy], nn.Module]
     evaluation_batch: int = 128
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,14 @@
 """The models by name. A model is one file here and one line below."""
 
-from fedadb_app.models import cnn, googlenet, lenet, resnet8, resnet18
+from fedadb_app.models import (
+    cnn,
+    googlenet,
+    lenet,
+    resnet8,
+    resnet18,
+    timm_nets,
+    torchvision_nets,
+)
 from fedadb_app.models.model import Choice, Model
 from fedadb_app.registry import Registry
 
@@ -23,6 +31,7 @@ MODELS: Registry[Model | Choice] = Registry(
         "resnet18": resnet18.MODEL,
         "googlenet": googlenet.MODEL,
     },
+    families=(torchvision_nets.FAMILY, timm_nets.FAMILY),
 )
 
 
