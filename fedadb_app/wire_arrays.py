@@ -1,5 +1,7 @@
 """Tensors as Flower's array records: how a model is packed, unpacked, measured and checked."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 
 import numpy as np
@@ -38,6 +40,15 @@ def _announced(array: Array) -> tuple[tuple[int, ...], int]:
     return shape, dtype.itemsize
 
 
+@contextmanager
+def _parsing() -> Iterator[None]:
+    """Refuse a client's model, whatever its bytes do to the parser: the run goes on."""
+    try:
+        yield
+    except Exception as error:
+        raise UnusableReplyError(f"its model cannot be read: {error}") from error
+
+
 def read_model(arrays: ArrayRecord, expected: StateDict) -> StateDict:
     """Unpack a client's model, once it is known to be no larger than the global one.
 
@@ -65,17 +76,16 @@ def read_model(arrays: ArrayRecord, expected: StateDict) -> StateDict:
             raise UnusableReplyError(
                 f"tensor {name} has {len(array.data)} bytes; of its shape it has at most {most}"
             )
-        try:
+        with _parsing():
             shape, item = _announced(array)
-            tensor = _to_tensor(array) if shape == wanted.shape and item <= _MOST_ITEM else None
-        except Exception as error:  # whatever a client's bytes do to the parser, the run goes on
-            raise UnusableReplyError(f"its model cannot be read: {error}") from error
         if shape != wanted.shape:
             raise UnusableReplyError(
                 f"tensor {name} has shape {shape}, expected {tuple(wanted.shape)}"
             )
-        if tensor is None:
+        if item > _MOST_ITEM:
             raise UnusableReplyError(f"its model cannot be read: {name} has items of {item} bytes")
+        with _parsing():
+            tensor = _to_tensor(array)
         if tensor.dtype != wanted.dtype:
             raise UnusableReplyError(
                 f"tensor {name} has type {tensor.dtype}, expected {wanted.dtype}"

@@ -19,6 +19,8 @@ from fedadb_app.data.intake.frames import (
 from fedadb_app.data.intake.options import IntakeOptions
 
 _FIRST_BYTES = 512
+_PPM_HEADER = 4096
+_JPEG2000_HEADER = 1 << 16  # the code stream begins behind boxes of any length
 _PILLOW = ("PNG", "JPEG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
 _STARTS = {
     b"\x89PNG\r\n\x1a\n": "PNG",
@@ -54,8 +56,7 @@ def kind_of(path: Path, suffix: str) -> str | None:
 
     The suffix decides where a format has no fixed beginning: NIfTI, old DICOM.
     """
-    with open(path, "rb") as file:
-        start = file.read(_FIRST_BYTES)
+    start = _beginning(path, _FIRST_BYTES)
     if start[128:132] == b"DICM":
         return "DICOM"
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
@@ -66,6 +67,11 @@ def kind_of(path: Path, suffix: str) -> str | None:
     if suffix in _SUFFIXES["NIfTI"]:
         return "NIfTI"
     return "DICOM" if suffix in _DICOM_SUFFIXES and len(start) == _FIRST_BYTES else None
+
+
+def _beginning(path: Path, most: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(most)
 
 
 def decode(path: Path, kind: str, suffix: str, options: IntakeOptions) -> Decoded:
@@ -169,18 +175,18 @@ def _frame(image: Image.Image) -> Frame:
 
 def _refuse_shortened(path: Path, kind: str, image: Image.Image) -> None:
     """Refuse what Pillow would cut to 8 bits, or scale, without a word."""
-    with open(path, "rb") as file:
-        start = file.read(1 << 16)
-    deep = False
+    deep = kind != "PNG" and image.mode[0] in "IF"
     if kind == "JPEG2000":
+        start = _beginning(path, _JPEG2000_HEADER)
         marker = start.find(b"\xff\x4f\xff\x51")
         channels = int.from_bytes(start[marker + 40 : marker + 42], "big")
         depths = start[marker + 42 : marker + 42 + 3 * channels : 3]
-        deep = marker < 0 or any((depth & 0x7F) > 7 or depth & 0x80 for depth in depths)
+        deep |= marker < 0 or any((depth & 0x7F) > 7 or depth & 0x80 for depth in depths)
     elif kind == "PPM":
-        words = [w for line in start[:4096].split(b"\n") for w in line.split(b"#")[0].split()]
-        deep = len(words) > 3 and words[0] not in {b"P1", b"P4"} and int(words[3]) > 255
-    if deep or (kind != "PNG" and image.mode[0] in "IF"):
+        lines = _beginning(path, _PPM_HEADER).split(b"\n")
+        words = [word for line in lines for word in line.split(b"#")[0].split()]
+        deep |= len(words) > 3 and words[0] not in {b"P1", b"P4"} and int(words[3]) > 255
+    if deep:
         raise ImageError(
             "of more than 8 bits",
             f"has more than 8 bits a channel, not read from {kind}: save it as PNG or TIFF",
@@ -188,8 +194,7 @@ def _refuse_shortened(path: Path, kind: str, image: Image.Image) -> None:
 
 
 def _png_depth(path: Path) -> int:
-    with open(path, "rb") as file:
-        return file.read(25)[24]
+    return _beginning(path, 25)[24]
 
 
 def _png_16(path: Path, orientation: int) -> Frame:

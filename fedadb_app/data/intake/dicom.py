@@ -21,6 +21,7 @@ from fedadb_app.data.intake.frames import (
     check_frames,
     check_pixels,
 )
+from fedadb_app.data.intake.intensity import eight_bits
 from fedadb_app.data.intake.options import IntakeOptions
 
 # What pydicom finds odd in a file it says of each; what cannot be used, we say once.
@@ -147,7 +148,7 @@ def _windowed(values: npt.NDArray[Any], data: pydicom.Dataset) -> npt.NDArray[np
         table = data.VOILUTSequence[0]
         depth = int(table.LUTDescriptor[2])
         share = apply_voi(values, data) / (2**depth - 1)
-        return _eight_bits(share)
+        return eight_bits(share)
     centre, width = (_first(data.get(name)) for name in ("WindowCenter", "WindowWidth"))
     if centre is None or width is None or width <= 0:
         return None
@@ -161,11 +162,7 @@ def _windowed(values: npt.NDArray[Any], data: pydicom.Dataset) -> npt.NDArray[np
         share = (x - (centre - 0.5)) / (width - 1) + 0.5
     else:
         share = (x > centre - 0.5).astype(np.float64)
-    return _eight_bits(share)
-
-
-def _eight_bits(share: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
-    return np.floor(np.clip(share, 0, 1) * 255 + 0.5).astype(np.uint8)
+    return eight_bits(share)
 
 
 def _first(value: Any) -> float | None:  # noqa: ANN401

@@ -14,6 +14,7 @@ from fedadb_app.data.intake.frames import (
     check_pixels,
     upright,
 )
+from fedadb_app.data.intake.intensity import eight_bits
 from fedadb_app.data.intake.options import IntakeOptions
 
 _MIN_IS_WHITE, _MIN_IS_BLACK, _RGB = 0, 1, 2
@@ -125,4 +126,4 @@ def _name(tag: object) -> str:
 
 def _alpha(values: np.ndarray) -> np.ndarray:
     most = np.iinfo(values.dtype).max if values.dtype.kind in "iu" else 1.0
-    return np.floor(np.clip(values.astype(np.float64) / most, 0, 1) * 255 + 0.5).astype(np.uint8)
+    return eight_bits(values.astype(np.float64) / most)
