@@ -10,9 +10,15 @@ import torch
 from faults import SUPERLINK
 from flwr.supercore.task_identity import TaskIdentity
 from helpers import Federation, make_federation
+from hypothesis import settings as hypothesis_settings
 
 import strategies.roster
+from fedadb_app.data.clients import partition_of
+from fedadb_app.data.sources import open_dataset
 
+# A busy machine is slow now and then: a test's time is bounded as a whole, not by the example.
+hypothesis_settings.register_profile("unhurried", hypothesis_settings(), deadline=None)
+hypothesis_settings.load_profile("unhurried")
 torch.set_num_threads(1)  # small nets, and another test process beside this one
 
 
@@ -23,6 +29,17 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache folder of this test's own, and nothing opened that lies in another."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    open_dataset.cache_clear()
+    partition_of.cache_clear()
+    yield tmp_path / "cache" / "fedadb"
+    open_dataset.cache_clear()
+    partition_of.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -105,7 +105,7 @@ def test_weights_sum_to_one_and_follow_the_samples(counts):
     assert [weights[i] for i in order] == sorted(weights)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     counts.flatmap(
         lambda n: st.tuples(

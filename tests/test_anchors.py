@@ -213,7 +213,7 @@ def test_no_noise_starts_at_zero():
     assert not found.images.any()
 
 
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=25)
 @given(
     eta=st.floats(1e-3, 1e6),
     l2=st.floats(0, 10),

@@ -83,7 +83,7 @@ def test_after_a_crash_in_mid_line_the_log_goes_on(log):
     assert lines[5].entry == {"event": "sent", "number": 5}
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.data())
 def test_no_byte_can_be_changed_unseen(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("log")

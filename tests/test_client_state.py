@@ -135,7 +135,7 @@ def histories(draw):
 
 
 @given(histories())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_run_can_be_resumed_from_its_last_checkpoint_at_any_time(tmp_path_factory, history):
     """Also twice, from a run whose successor went further, and through a chain of runs."""
     base = tmp_path_factory.mktemp("states")

@@ -12,13 +12,9 @@ from fedadb_app.cli.main import main
 from fedadb_app.data.prepared import cache_folder
 from fedadb_app.data.sources import open_dataset
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 NODE = 'classes="a,b" image-shape="1x28x28"'
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    open_dataset.cache_clear()
 
 
 def call(*words):

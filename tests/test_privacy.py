@@ -58,7 +58,7 @@ coordinates = st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3)
     absent=st.integers(0, 3),
     clipping_norm=st.floats(0.01, 100),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_client_moves_the_release_by_more_than_its_share(others, one, absent, clipping_norm):
     """What makes the guarantee true: with and without the client, the same noise."""
     drawn = len(others) + 1 + absent

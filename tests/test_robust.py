@@ -13,7 +13,7 @@ from fedadb_app.robust import clipped_mean, middle_mean, robust_mean, trimmed_at
 
 RULES = ("clip-median", "trimmed-mean", "median")
 TRAINED = ("weight",)
-unhurried = settings(deadline=None, max_examples=50)
+unhurried = settings(max_examples=50)
 every_rule = pytest.mark.parametrize("rule", RULES)
 
 

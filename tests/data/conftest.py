@@ -3,18 +3,12 @@
 import pytest
 import torchvision.datasets.utils as torchvision_utils
 
-from fedadb_app.data.clients import partition_of
-from fedadb_app.data.sources import open_dataset
-
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
+def cache(own_cache, monkeypatch):
     """An empty cache folder of this test's own; nobody downloads."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(torchvision_utils, "download_url", _no_download)
-    open_dataset.cache_clear()
-    yield tmp_path / "cache" / "fedadb"
-    open_dataset.cache_clear()
+    return own_cache
 
 
 def _no_download(*_args, **_kwargs):
@@ -22,11 +16,6 @@ def _no_download(*_args, **_kwargs):
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(own_cache, tmp_path):
     """A folder for official files, and a cache of this test's own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    open_dataset.cache_clear()
-    partition_of.cache_clear()
-    yield tmp_path / "home"
-    open_dataset.cache_clear()
-    partition_of.cache_clear()
+    return tmp_path / "home"

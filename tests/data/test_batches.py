@@ -6,7 +6,7 @@ import torch
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
-from fedadb_app.data.clients import PartitionClaim, client_data, partition_of
+from fedadb_app.data.clients import PartitionClaim, client_data
 from fedadb_app.data.sources import open_dataset
 
 CPU = torch.device("cpu")
@@ -60,17 +60,7 @@ def test_load_gives_the_images_at_positions_within_the_client():
     assert rows_of(data.load(torch.tensor([2, 0, 0]))) == [7, 9, 9]
 
 
-@pytest.fixture
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    open_dataset.cache_clear()
-    partition_of.cache_clear()
-    yield
-    open_dataset.cache_clear()
-    partition_of.cache_clear()
-
-
-@pytest.mark.usefixtures("_own_cache")
+@pytest.mark.usefixtures("own_cache")
 def test_the_clients_of_a_run_hold_the_whole_training_part_together():
     config = RunConfig(dataset="digits", alpha=0.5, augment=True)
     dataset = open_dataset("digits", "")

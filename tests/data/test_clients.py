@@ -21,10 +21,7 @@ from fedadb_app.data.clients import (
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @given(st.lists(st.integers(0, 4), max_size=60))

@@ -21,10 +21,7 @@ from fedadb_app.data.intake import folder
 from fedadb_app.data.prepared import cache_folder
 from fedadb_app.data.sources import open_node_data
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_a_missing_class_does_not_shift_the_labels(tmp_path):

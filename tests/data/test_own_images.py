@@ -17,18 +17,13 @@ from fedadb_app.data.clients import (
     partition_of,
 )
 from fedadb_app.data.intake.report import IntakeError
-from fedadb_app.data.sources import open_dataset, open_node_data
+from fedadb_app.data.sources import open_node_data
 from fedadb_app.errors import ConfigError, DataError
 from fedadb_app.settings import validate
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 CLASSES = ("benign", "carcinoma, NOS")
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    open_dataset.cache_clear()
-    partition_of.cache_clear()
 
 
 def hospital(root, classes=CLASSES, count=10, patients=0, size=(28, 28)):

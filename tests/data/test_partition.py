@@ -56,7 +56,7 @@ def problems(draw):
     }
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(problems())
 def test_every_sample_has_one_owner_and_nobody_is_short(problem):
     before = problem["labels"].copy()
@@ -69,7 +69,7 @@ def test_every_sample_has_one_owner_and_nobody_is_short(problem):
     assert np.array_equal(problem["labels"], before)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_the_seed_decides_and_the_global_one_does_not(problem, global_seed):
     one = make_partition(**problem)

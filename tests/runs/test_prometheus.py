@@ -127,7 +127,7 @@ def test_a_name_that_is_no_text_does_not_end_a_scrape(run_of_two_rounds):
         st.integers(0, 400),  # cut off there
     ),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_damaged_run_costs_the_others_nothing(name, content):
     with tempfile.TemporaryDirectory() as base:
         for run in ("bad", "good"):

@@ -22,7 +22,7 @@ from strategies.registry import METHODS
     fraction=st.floats(1e-6, 1.0),
     shuffled=st.randoms(use_true_random=False),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_draw_depends_on_seed_round_and_identities_only(
     seed, server_round, clients, fraction, shuffled
 ):

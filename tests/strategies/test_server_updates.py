@@ -99,7 +99,7 @@ def test_exp_averages_buffers_and_evaluates_two_iterates():
 
 
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_exp_never_shrinks_the_step_and_a_huge_eps_is_fedavg(rows):
     deltas = [{"w": torch.tensor(row, dtype=torch.float64)} for row in rows]
     weights = [1 / len(rows)] * len(rows)

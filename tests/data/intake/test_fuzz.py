@@ -99,6 +99,7 @@ def check_sentence(said: str) -> None:
     assert "\n" not in said
 
 
+@pytest.mark.timeout(120)  # no file, however damaged, keeps a decoder for long
 @given(
     kind=st.sampled_from(KINDS),
     steps=damage(),

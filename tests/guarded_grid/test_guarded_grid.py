@@ -1,6 +1,5 @@
 """Replies through Flower's real SuperLink and HTTP grid: none raises, each is its sender's."""
 
-import logging
 import tracemalloc
 
 import httpx
@@ -9,27 +8,12 @@ from damage import DAMAGES, Part, fixed, put_together, taken_apart
 from flwr.app import Error, Message
 from google.protobuf.message import DecodeError
 from grid_cases import HONEST, HOSTILE, MODEL, MODEL_BYTES, Asked, by_sender, pulled, read
-from superlink import Parcel, superlink
+from superlink import Parcel
 
 from fedadb_app import guarded_grid
 from fedadb_app.errors import ConfigError
-from fedadb_app.guarded_grid import MOST_STRUCTURE, Allowance, GuardedGrid
+from fedadb_app.guarded_grid import MOST_STRUCTURE, Allowance
 from fedadb_app.messages import train_reply as pack
-
-
-@pytest.fixture(scope="module")
-def link():
-    level = logging.getLogger("flwr").level
-    logging.getLogger("flwr").setLevel(logging.WARNING)  # a line per object otherwise
-    with superlink(num_nodes=2) as link:
-        yield link
-    logging.getLogger("flwr").setLevel(level)
-
-
-@pytest.fixture
-def grid(link) -> GuardedGrid:
-    link.beat()
-    return GuardedGrid(link.grid, Allowance.of(MODEL, 0))
 
 
 @pytest.fixture

@@ -1,30 +1,14 @@
 """Damage of every kind through Flower's real SuperLink and grid: a reply costs its sender."""
 
-import logging
 import tracemalloc
 
 import numpy as np
 import pytest
 from damage import DAMAGES, damaged
-from grid_cases import HOSTILE, MODEL, Asked, pulled
-from superlink import SuperLink, superlink
+from grid_cases import HOSTILE, Asked, pulled
+from superlink import SuperLink
 
-from fedadb_app.guarded_grid import Allowance, GuardedGrid
-
-
-@pytest.fixture(scope="module")
-def link():
-    level = logging.getLogger("flwr").level
-    logging.getLogger("flwr").setLevel(logging.WARNING)  # a line per object otherwise
-    with superlink(num_nodes=2) as link:
-        yield link
-    logging.getLogger("flwr").setLevel(level)
-
-
-@pytest.fixture
-def grid(link) -> GuardedGrid:
-    link.beat()
-    return GuardedGrid(link.grid, Allowance.of(MODEL, 0))
+from fedadb_app.guarded_grid import GuardedGrid
 
 
 def survive(link: SuperLink, grid: GuardedGrid, seeds: range) -> dict[str, int]:
