@@ -16,7 +16,7 @@ _NUMBER = r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?"
 _WINDOW = re.compile(rf"\s*({_NUMBER})(%?)\s*,\s*({_NUMBER})(%?)\s*")
 
 
-def eight_bits(share: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+def eight_bits(share: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
     """Return ``round(255 share)``, halves upwards, of shares that are cut off at 0 and 1."""
     return np.floor(np.clip(share, 0, 1) * 255 + 0.5).astype(np.uint8)
 
