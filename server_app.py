@@ -12,6 +12,7 @@ from fedadb_app.local_training import choose_device
 from fedadb_app.models.classifier import ModelSpec
 from fedadb_app.process import keep_freed_memory
 from fedadb_app.runs.checkpoint import checkpoint_to_resume
+from fedadb_app.runs.model_file import ModelFile, write_model_file
 from fedadb_app.runs.writer import RunFolder
 from fedadb_app.wire_arrays import to_arrays
 from strategies.federated import FederatedStrategy
@@ -40,6 +41,7 @@ def main(grid: Grid, context: Context) -> None:
         dataset, schema = server_dataset(config), image_schema(config)
         if dataset:
             folder.identify_data(dataset.digest)
+        write_model_file(folder.path, ModelFile.of(config, schema, dataset))
         model = fitting_model(config, method, schema, dataset).to(device)
         grid = guarded(grid, Allowance.of(model.state_dict(), config.max_reply_bytes))
         roster = Roster(config)

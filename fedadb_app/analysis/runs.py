@@ -13,7 +13,6 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import dataset_of, image_schema
 from fedadb_app.data.preparation import Preparation
 from fedadb_app.data.prepared import ImageDataset
-from fedadb_app.data.registry import preparation_of
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.local_training import choose_device
 from fedadb_app.models.classifier import (
@@ -24,6 +23,7 @@ from fedadb_app.models.classifier import (
     build_classifier,
 )
 from fedadb_app.runs.checkpoint import Checkpoint
+from fedadb_app.runs.model_file import ModelFile, read_model_file
 from fedadb_app.runs.reader import read_kept, snapshots
 from fedadb_app.runs.summary import read_summary
 from fedadb_app.runs.tables import read_table
@@ -147,10 +147,22 @@ class SavedRun:
         except ConfigError:
             return choose_device("auto")
 
+    @cached_property
+    def inputs(self) -> ModelFile:
+        """What its model takes in and gives; of a run of an older version by its data set.
+
+        Raises
+        ------
+        DataError
+            If the file is damaged, or not there, and the data set is not on this machine either.
+        """
+        written = read_model_file(self.folder)
+        return written or ModelFile.of(self.config, image_schema(self.config), None)
+
     @property
     def preparation(self) -> Preparation:
         """How its pixels become model input."""
-        return preparation_of(self.config.dataset)
+        return self.inputs.preparation
 
     def model(self, server_round: int) -> ImageClassifier:
         """Return the global model after a kept round, in evaluation mode, on `device`.
@@ -160,14 +172,26 @@ class SavedRun:
         DataError
             If the file is damaged, or belongs to another model.
         """
-        spec = ModelSpec.of(self.config, image_schema(self.config))
+        return self._built(self._state(server_round), f"the model of round {server_round}")
+
+    def whole_model(self, file: str) -> ImageClassifier:
+        """Return the model in a file of the run's folder, in evaluation mode, on `device`.
+
+        Raises
+        ------
+        DataError
+            If there is no such file, it is damaged, or belongs to another model.
+        """
+        return self._built(read_kept(self.folder / file), file)
+
+    def _built(self, state: StateDict, what: str) -> ImageClassifier:
+        spec = ModelSpec.of(self.config, self.inputs.schema)
         model = build_classifier(spec, self.config.seed, self.heads)
         try:
-            model.load_state_dict(self._state(server_round))
+            model.load_state_dict(state)
         except RuntimeError as error:
             raise DataError(
-                f"{self.folder}: the model of round {server_round} is another one than config.toml "
-                f"describes"
+                f"{self.folder}: {what} is another one than config.toml describes"
             ) from error
         return model.to(self.device).eval()
 
@@ -195,7 +219,7 @@ class SavedRun:
             )
         return anchors_of_round(
             model,
-            image_schema(self.config),
+            self.inputs.schema,
             self.preparation.valid_range,
             self.anchor_settings,
             self.config.seed,

@@ -10,6 +10,7 @@ from fedadb_app.cli.compare import compare
 from fedadb_app.cli.data import data
 from fedadb_app.cli.metrics import metrics
 from fedadb_app.cli.nodes import PASSED_ON, superlink, supernode
+from fedadb_app.cli.predict import predict_images
 from fedadb_app.cli.report import report
 from fedadb_app.cli.reproduce import reproduce
 from fedadb_app.cli.run import run
@@ -24,6 +25,7 @@ main.command()(run)
 main.command()(compare)
 main.command()(report)
 main.command()(analyse)
+main.command(name="predict")(predict_images)
 main.command()(reproduce)
 main.command()(data)
 main.command()(certificates)

@@ -96,15 +96,25 @@ class Archive:
             raise DataError(f"{shown(self.path)}: {name} holds the label {odd}; they count from 0")
         return labels.astype(np.int64)
 
+    def image_arrays(self) -> list[str]:
+        """Return the names of the arrays that hold images, by their names alone."""
+        names = sorted(n.removesuffix(".npy") for n in self._names if n.endswith(".npy"))
+        return [name for name in names if name == "images" or name.endswith("_images")]
+
     def slices(self, part: str, labels: int) -> Iterator[npt.NDArray[np.generic]]:
-        """Yield a part's images, ``(n, height, width, 1 or 3)``, of whatever number type.
+        """Yield a part's images, of as many labels; else as `blocks`."""
+        yield from self.blocks(f"{part}_images", labels, f"{part}_labels")
+
+    def blocks(
+        self, name: str, labels: int | None = None, of: str = ""
+    ) -> Iterator[npt.NDArray[np.generic]]:
+        """Yield the images of an array, ``(n, height, width, 1 or 3)``, of whatever number type.
 
         Raises
         ------
         DataError
-            If they are no images, or not as many as labels.
+            If they are no images, or not as many as the labels that the array `of` has.
         """
-        name = f"{part}_images"
         where = f"{shown(self.path)}: {name}"
         with self._array(name) as (file, shape, dtype, fortran_order):
             if dtype.kind not in "biuf" or fortran_order or len(shape) not in (3, 4):
@@ -113,8 +123,8 @@ class Archive:
                     f"(N, height, width, 3), in C order, got {dtype} of shape {shape}"
                     f"{', in Fortran order' if fortran_order else ''}"
                 )
-            if shape[0] != labels:
-                raise DataError(f"{shown(self.path)}: {shape[0]} {name} but {labels} {part}_labels")
+            if labels is not None and shape[0] != labels:
+                raise DataError(f"{shown(self.path)}: {shape[0]} {name} but {labels} {of}")
             first = len(shape) == 4 and shape[3] not in _CHANNELS and shape[1] in _CHANNELS
             last = len(shape) == 4 and not first
             if last and shape[3] not in _CHANNELS:

@@ -136,7 +136,8 @@ class _Intake:
     ) -> None:
         position = 0
         for block in archive.slices(member, len(labels)):
-            pixels = self._eight_bits(block, member, window)
+            pixels = eight_bits(block, f"{shown(self._path)}: {member}_images", window)
+            self._deep += len(block) * (block.dtype != np.uint8)
             self._check(pixels, member)
             for image in pixels:
                 self._note(image, int(labels[position]), part, f"{member}_images[{position}]")
@@ -148,24 +149,6 @@ class _Intake:
                 self.report.modes[f"{channels} x {block.dtype}"] += len(pixels)
                 self.report.sizes[f"{height}x{width}"] += len(pixels)
                 self.report.images += len(pixels)
-
-    def _eight_bits(
-        self, block: npt.NDArray[np.generic], member: str, window: Window | None
-    ) -> npt.NDArray[np.uint8]:
-        if block.dtype == np.uint8:
-            return block.astype(np.uint8, copy=False)
-        where = f"{shown(self._path)}: {member}_images"
-        if block.dtype.kind == "f" and not np.isfinite(block.astype(np.float64)).all():
-            raise DataError(f"{where} hold values that are no numbers")
-        if window is None:
-            low, high = float(block.min()), float(block.max())
-            raise DataError(
-                f"{where} are {block.dtype} ({low:g} to {high:g} in the first slice), not uint8: "
-                f"say which values become black and white, as in "
-                f'intensity="0,{1 if high <= 1 else 255}"'
-            )
-        self._deep += len(block)
-        return window.to_8_bits(block)
 
     def _check(self, pixels: npt.NDArray[np.uint8], member: str) -> None:
         height, width, channels = pixels.shape[1:]
@@ -186,3 +169,27 @@ class _Intake:
     def _note(self, image: npt.NDArray[np.uint8], label: int, part: str, name: str) -> None:
         if self.report is not None:
             self.duplicates.add(*fingerprint(image), label, part, name)
+
+
+def eight_bits(
+    block: npt.NDArray[np.generic], where: str, window: Window | None
+) -> npt.NDArray[np.uint8]:
+    """Return images of an array as uint8; of another type they are scaled by the window.
+
+    Raises
+    ------
+    DataError
+        If there is none, or a value is no number.
+    """
+    if block.dtype == np.uint8:
+        return block.astype(np.uint8, copy=False)
+    if block.dtype.kind == "f" and not np.isfinite(block.astype(np.float64)).all():
+        raise DataError(f"{where} hold values that are no numbers")
+    if window is None:
+        low, high = float(block.min()), float(block.max())
+        raise DataError(
+            f"{where} are {block.dtype} ({low:g} to {high:g} in the first slice), not uint8: "
+            f"say which values become black and white, as in "
+            f'intensity="0,{1 if high <= 1 else 255}"'
+        )
+    return window.to_8_bits(block)

@@ -75,13 +75,17 @@ def _beginning(path: Path, most: int) -> bytes:
 
 
 def decode(path: Path, kind: str, suffix: str, options: IntakeOptions) -> Decoded:
-    """Decode a file whose format is known.
+    """Decode a file whose format is known, or ``""`` where it does not begin like an image.
 
     Raises
     ------
     ImageError
         If it is damaged, or is what the options refuse.
     """
+    if not kind:
+        raise ImageError(
+            "that cannot be read", "cannot be read as an image: it does not begin like one"
+        )
     with decoding():
         decoded = _decoded(path, kind, options)
         notes = list(decoded.notes)

@@ -36,11 +36,16 @@ class FoundFile:
     @property
     def suffix(self) -> str:
         """In small letters; `NO_SUFFIX` where there is none (DICOM is often named by numbers)."""
-        name = self.relative[-1].casefold()
-        if name.endswith(".nii.gz"):
-            return ".nii.gz"
-        ending = os.path.splitext(name)[1]
-        return NO_SUFFIX if not ending or ending[1:].isdecimal() else ending
+        return suffix_of(self.relative[-1])
+
+
+def suffix_of(name: str) -> str:
+    """Return a file name's suffix as `FoundFile.suffix` does."""
+    name = name.casefold()
+    if name.endswith(".nii.gz"):
+        return ".nii.gz"
+    ending = os.path.splitext(name)[1]
+    return NO_SUFFIX if not ending or ending[1:].isdecimal() else ending
 
 
 @dataclass(frozen=True)

@@ -180,10 +180,6 @@ def _with_a_fifth_held_out(
 
 
 def _decoded(tree: Tree, file: _File, options: IntakeOptions) -> Decoded:
-    if not file.kind:
-        raise ImageError(
-            "that cannot be read", "cannot be read as an image: it does not begin like one"
-        )
     found = file.entry.file
     return decode(tree.path(found.relative), file.kind, found.suffix, options)
 

@@ -57,6 +57,8 @@ class IntakeReport:
         Formats, modes with depths, sizes as height x width: images. What was done: files.
     made : str
         Shape and type of what was made, and how.
+    window : str
+        Which values of more than 8 bits became black and white, exactly; ``""``: no stated ones.
     patients : str
         Where they are known from, or that they are not.
     parts : dict[str, PartReport]
@@ -82,6 +84,7 @@ class IntakeReport:
     sizes: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     made: str = ""
+    window: str = ""
     patients: str = ""
     parts: dict[str, PartReport] = field(default_factory=dict)
     bytes: int = 0
@@ -108,6 +111,8 @@ class IntakeReport:
         self.made = f"{height}x{width} pixels, {channels} channel(s)"
         if resized := self.images - self.sizes[f"{height}x{width}"]:
             self.made += f'; {resized} images were resized (resize="{how}")'
+        if window is not None:
+            self.window = f"{window.low!r},{window.high!r}"
         if deep and window is not None:
             self.made += f"; {deep} images of more than 8 bits: {window} is black, white"
 
