@@ -45,6 +45,7 @@ def test_fedadb_on_digits_leaves_a_complete_folder(values, folder):
         "class_accuracy.csv",
         "diagnostics.csv",
         "summary.json",
+        "model.json",
         "model.safetensors",
         "anchors.safetensors",
     }
