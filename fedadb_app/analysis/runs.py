@@ -185,7 +185,7 @@ class SavedRun:
         return self._built(read_kept(self.folder / file), file)
 
     def _built(self, state: StateDict, what: str) -> ImageClassifier:
-        spec = ModelSpec.of(self.config, self.inputs.schema)
+        spec = ModelSpec.of(self.config, self.inputs.images)
         model = build_classifier(spec, self.config.seed, self.heads)
         try:
             model.load_state_dict(state)
@@ -219,7 +219,7 @@ class SavedRun:
             )
         return anchors_of_round(
             model,
-            self.inputs.schema,
+            self.inputs.images,
             self.preparation.valid_range,
             self.anchor_settings,
             self.config.seed,

@@ -57,7 +57,8 @@ class Predictions:
         is at least that.
         """
         if threshold is None:
-            return self.probabilities.argmax(axis=1)
+            most: npt.NDArray[np.int64] = self.probabilities.argmax(axis=1)
+            return most
         return (self.probabilities[:, 1] >= threshold).astype(np.int64)
 
     def write(self, path: Path, threshold: float | None = None) -> None:
@@ -95,7 +96,7 @@ class Predictions:
 
 def refuse_batch_local(run: SavedRun, what: str) -> None:
     """Refuse, with a `ConfigError`, a model whose output depends on the batch around an image."""
-    spec = ModelSpec.of(run.config, run.inputs.schema)
+    spec = ModelSpec.of(run.config, run.inputs.images)
     if spec.norm == "batch-local" and model_facts(spec, run.heads).batch_statistics:
         raise ConfigError(
             f'{run.folder}: {what} is not possible with norm="batch-local": what such a model says '

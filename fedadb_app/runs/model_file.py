@@ -60,7 +60,7 @@ class ModelFile(Settings):
         )
 
     @property
-    def schema(self) -> ImageSchema:
+    def images(self) -> ImageSchema:
         """Classes and shape."""
         return ImageSchema(self.class_names, self.image_shape)
 
