@@ -90,21 +90,6 @@ def _correct_beside(logits: Tensor, others: Mapping[str, Tensor], truth: Tensor)
     return {name: int((score.argmax(dim=1) == truth).sum()) for name, score in scores.items()}
 
 
-def probabilities(
-    model: ImageClassifier, data: LocalData, config: RunConfig
-) -> npt.NDArray[np.float32]:
-    """Return the softmax of the evaluated head, float32 ``(N, C)``, in the samples' order.
-
-    In the batches and the precision of `evaluate`, so that both say the same of an image.
-    """
-    found = torch.empty(len(data), data.num_classes)
-    model.eval()
-    with torch.inference_mode(), autocast(config, data.device):
-        for batch in evaluation_batches(model, data, config):
-            found[batch.indices] = model(batch.images).float().softmax(dim=1).cpu()
-    return found.numpy()
-
-
 def evaluation_batches(
     model: ImageClassifier, data: LocalData, config: RunConfig
 ) -> Iterator[Batch]:

@@ -10,8 +10,10 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedadb_app.analysis.runs import SavedRun
+from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.intake.intensity import Percentiles
 from fedadb_app.data.intake.names import shown
@@ -19,7 +21,8 @@ from fedadb_app.data.intake.new_images import NewFile, NewImages, take_in_new_im
 from fedadb_app.data.intake.options import IntakeOptions
 from fedadb_app.data.intake.report import IntakeReport
 from fedadb_app.errors import ConfigError
-from fedadb_app.evaluation import probabilities
+from fedadb_app.evaluation import evaluation_batches
+from fedadb_app.local_training import autocast
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, model_facts
 from fedadb_app.runs.atomic import replace
 
@@ -163,3 +166,18 @@ def _as_samples(run: SavedRun, images: NewImages) -> LocalData:
     return LocalData.from_arrays(
         images.pixels, none, rows, classes, run.device, preparation=preparation
     )
+
+
+def probabilities(
+    model: ImageClassifier, data: LocalData, config: RunConfig
+) -> npt.NDArray[np.float32]:
+    """Return the softmax of the evaluated head, float32 ``(N, C)``, in the samples' order.
+
+    In the batches and the precision of `evaluate`, so that both say the same of an image.
+    """
+    found = torch.empty(len(data), data.num_classes)
+    model.eval()
+    with torch.inference_mode(), autocast(config, data.device):
+        for batch in evaluation_batches(model, data, config):
+            found[batch.indices] = model(batch.images).float().softmax(dim=1).cpu()
+    return found.numpy()
