@@ -39,6 +39,8 @@ class Dataset:
         How pixels become model input, and how they are augmented.
     take_in : TakeIn or None
         Finds a user's own images, of any kind and size, instead.
+    licence : str
+        As its publisher names it; ``""``: not known to us.
     """
 
     title: str
@@ -48,3 +50,4 @@ class Dataset:
     num_classes: int | None = None
     preparation: Preparation = CENTRED
     take_in: TakeIn | None = None
+    licence: str = ""

@@ -1,1 +1,1 @@
-"""From a run's folder to what a hospital can use: predictions for new images."""
+"""From a run's folder to what a hospital can use: predictions, one file, a model card."""

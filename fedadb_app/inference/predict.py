@@ -17,7 +17,7 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.intake.intensity import Percentiles
 from fedadb_app.data.intake.names import shown
-from fedadb_app.data.intake.new_images import NewFile, NewImages, take_in_new_images
+from fedadb_app.data.intake.new_images import NewFile, take_in_new_images
 from fedadb_app.data.intake.options import IntakeOptions
 from fedadb_app.data.intake.report import IntakeReport
 from fedadb_app.errors import ConfigError
@@ -25,6 +25,7 @@ from fedadb_app.evaluation import evaluation_batches
 from fedadb_app.local_training import autocast
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, model_facts
 from fedadb_app.runs.atomic import replace
+from fedadb_app.runs.model_file import ModelFile
 
 Kept = Literal["final", "chosen"]
 """Which of a run's models: of its last round, or of the round that validation chose."""
@@ -155,20 +156,20 @@ def predict(
     model = model_of(run, kept)
     with TemporaryDirectory() as folder:
         images = take_in_new_images(path, options, Path(folder), array)
-        found = probabilities(model, _as_samples(run, images), run.config)
+        found = probabilities_of(
+            model, as_samples(run.inputs, images.pixels, run.device), run.config
+        )
     return Predictions(run.inputs.class_names, images.files, found, images.report)
 
 
-def _as_samples(run: SavedRun, images: NewImages) -> LocalData:
+def as_samples(inputs: ModelFile, pixels: npt.NDArray[np.uint8], device: torch.device) -> LocalData:
     """Return images as what a run evaluates, with labels that nothing looks at."""
-    rows, none = np.arange(len(images.pixels)), np.zeros(len(images.pixels), np.int64)
-    classes, preparation = len(run.inputs.class_names), run.inputs.preparation
-    return LocalData.from_arrays(
-        images.pixels, none, rows, classes, run.device, preparation=preparation
-    )
+    rows, none = np.arange(len(pixels)), np.zeros(len(pixels), np.int64)
+    classes, preparation = len(inputs.class_names), inputs.preparation
+    return LocalData.from_arrays(pixels, none, rows, classes, device, preparation=preparation)
 
 
-def probabilities(
+def probabilities_of(
     model: ImageClassifier, data: LocalData, config: RunConfig
 ) -> npt.NDArray[np.float32]:
     """Return the softmax of the evaluated head, float32 ``(N, C)``, in the samples' order.

@@ -61,6 +61,7 @@ def _find(name: str) -> Dataset | None:
         locate=_locate,
         image_shape=(info["n_channels"], pixels, pixels),
         num_classes=len(info["label"]),
+        licence=info["license"],
     )
 
 

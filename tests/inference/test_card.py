@@ -1,0 +1,67 @@
+"""``MODEL_CARD.md``: what is known stands in it, what is not known is said."""
+
+import hashlib
+import json
+
+from helpers import read_json
+from inference.conftest import command, taken_away
+
+from fedadb_app.data.registry import DATASETS
+
+
+def card_of(run):
+    code, said = command("card", run)
+    assert code == 0, said
+    return (run / "MODEL_CARD.md").read_text()
+
+
+def test_what_a_run_knows(digits_run, elsewhere):
+    run = taken_away(digits_run, elsewhere)
+    text = card_of(run)
+    accuracy = read_json(run / "summary.json")["final_accuracy"]
+    digest = hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()
+    for words in (
+        f"| accuracy of the last round | {accuracy} % |",
+        f"`{digest}`",
+        "LeNet-5",
+        "McMahan et al., AISTATS 2017",
+        "28x28 pixels, grey",
+        "2, with 1437 training images",
+        "| robust mean | none |",
+        "1 local epochs, batches of 16, learning rate 0.05",
+        "not known to this app: ask whoever publishes the images",
+        "## What was not tested",
+    ):
+        assert words in text, words
+    assert "nan" not in text.casefold().split()
+
+
+def test_what_it_does_not_know_is_said(digits_run, tmp_path):
+    run = taken_away(digits_run, tmp_path / "run")
+    (run / "partition.json").unlink()
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('"server"', '"none"'))
+    (run / "class_accuracy.csv").write_text("damaged")
+    text = card_of(run)
+    assert "| clients | not known: the run's folder does not say |" in text
+    assert "* Anything: no image was kept for a test" in text
+    assert "class_accuracy.csv cannot be read" in text
+
+
+def test_licences_are_those_that_publishers_name():
+    assert DATASETS.find("pathmnist").licence == "CC BY 4.0"
+    assert DATASETS.find("dermamnist").licence == "CC BY-NC 4.0"
+
+
+def test_a_table_survives_what_a_class_is_called(digits_run, tmp_path):
+    run = taken_away(digits_run, tmp_path / "run")
+    inputs = json.loads((run / "model.json").read_text())
+    inputs["class-names"][0] = "a|b"
+    (run / "model.json").write_text(json.dumps(inputs))
+    assert "10 classes: a\\|b, 1," in card_of(run)
+
+
+def test_there_is_no_card_of_a_model_that_is_not_there(digits_run):
+    code, said = command("card", digits_run, "--model", "chosen")
+    assert code == 1
+    assert "use --model final" in said
