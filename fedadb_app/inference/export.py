@@ -80,7 +80,7 @@ def export_onnx(run: SavedRun, kept: Kept, target: Path, images: Path | None = N
     model = model_of(run, kept).cpu()
     pixels = _real_images(run, images)
     facts = particulars(run, kept)
-    content = _converted(model, run, facts)
+    content = _converted(model, run)
     compared = _compare(content, model, run, pixels)
     replace(target, _with_metadata(content, {**facts, "compared": compared}))
     return compared
@@ -105,7 +105,7 @@ def _some(pixels: Pixels) -> Pixels:
     return np.array(pixels[:: max(1, -(-len(pixels) // MOST_CHECKED))])
 
 
-def _converted(model: ImageClassifier, run: SavedRun, facts: Mapping[str, str]) -> bytes:
+def _converted(model: ImageClassifier, run: SavedRun) -> bytes:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -119,16 +119,22 @@ def _converted(model: ImageClassifier, run: SavedRun, facts: Mapping[str, str]) 
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # what matters is compared afterwards
         logging.getLogger("onnxscript").setLevel(logging.ERROR)
-        program = torch.onnx.export(
-            deployed,
-            (example,),
-            dynamo=True,
-            input_names=["images"],
-            output_names=["probabilities"],
-            dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
-            external_data=False,
-            verbose=False,
-        )
+        try:
+            program = torch.onnx.export(
+                deployed,
+                (example,),
+                dynamo=True,
+                input_names=["images"],
+                output_names=["probabilities"],
+                dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
+                external_data=False,
+                verbose=False,
+            )
+        except RuntimeError as error:  # of an operator that ONNX lacks, among others
+            first = str(error).strip().partition("\n")[0]
+            raise DataError(
+                f"{run.folder}: the model cannot be written as ONNX: {first}"
+            ) from error
     assert program is not None
     return bytes(program.model_proto.SerializeToString())
 

@@ -158,6 +158,18 @@ class OneAnswer:
         return [np.eye(10, dtype=np.float32)[np.zeros(len(given["images"]), int)]]
 
 
+def test_a_net_that_onnx_cannot_hold_is_refused(digits_run, digits_test, tmp_path, monkeypatch):
+    def fail(*given, **named):
+        raise torch.onnx.OnnxExporterError("no such operator\nand a long story")
+
+    monkeypatch.setattr("torch.onnx.export", fail)
+    words = ("--images", digits_test, "--output", tmp_path / "m.onnx")
+    code, said = command("export", digits_run, *words)
+    assert code == 1
+    assert "cannot be written as ONNX: no such operator" in said
+    assert said.count("\n") == 1
+
+
 def test_what_is_refused(digits_run, digits_test, elsewhere, tmp_path, monkeypatch):
     run = another_model(digits_run, elsewhere, "resnet8")
     config = run / "config.toml"
