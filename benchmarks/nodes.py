@@ -71,7 +71,8 @@ def main(
         console.print(
             f"{launcher}: waiting {statistics.median(waits):.1f} s a round "
             f"({min(waits):.1f} to {max(waits):.1f}), training {statistics.median(trained):.1f} s; "
-            f"{config}, load before it {load:.1f}"
+            f"{config}, load before it {load:.1f}",
+            soft_wrap=True,  # a line each, however narrow the terminal
         )
 
 
