@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flower.apps import REHEARSAL, copy_app
+from flower.apps import copy_app, rehearsed
 from flower.runs import Outcome
 from flower.superlink import SuperLink
 
@@ -24,13 +24,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def rehearsal_app(app: Path) -> Path:
-    """The app with clients that follow a script (`REHEARSAL`)."""
-    target = shutil.copytree(app, app.parent / "rehearsal")
-    code = (target / "client_app.py").read_text()
-    handler = "@app.train(mods=[local_privacy])\n"
-    assert code.count(handler) == 1
-    (target / "client_app.py").write_text(code.replace(handler, "") + REHEARSAL)
-    return target
+    """The app whose processes follow a script (`rehearsal.py`)."""
+    return rehearsed(shutil.copytree(app, app.parent / "rehearsal"))
 
 
 def superlink(
@@ -40,7 +35,10 @@ def superlink(
     home.mkdir()
     for name in ("client_app", "server_app", "strategies", "fedadb_app"):
         (home / f"{name}.py").write_text("raise RuntimeError('not the module of the run')\n")
-    link = SuperLink(app, simulation, credentials, home=home)
+    database = None if simulation else home / "state.db"
+    link = SuperLink(app, simulation, credentials, database, home=home)
+    link.foreign_cluster.parent.mkdir()
+    link.foreign_cluster.write_text("127.0.0.1:1")
     try:
         link.start()
         yield link

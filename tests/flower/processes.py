@@ -29,11 +29,11 @@ class Processes:
     # Ray's sockets lie here, whose paths must stay below 108 characters.
     _ray: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="fa-", dir="/tmp")))
 
-    def spawn(self, command: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a long-lived process in a session of its own; its output goes to a file."""
-        with (self.home / f"{command}-{next(self._number)}.log").open("wb") as log:
+    def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Start a long-lived process in a session of its own; its output goes to `name`-n.log."""
+        with (self.home / f"{name}-{next(self._number)}.log").open("wb") as log:
             process = subprocess.Popen(
-                [BIN / command, *arguments],
+                [BIN / command[0], *command[1:]],
                 env=self.environment(),
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
@@ -43,6 +43,10 @@ class Processes:
             )
         self._processes.append(process)
         return process
+
+    def said(self, name: str = "*") -> str:
+        """Return what the processes of that name have logged."""
+        return "".join(log.read_text() for log in sorted(self.home.glob(f"{name}-*.log")))
 
     def stop(self) -> None:
         for process in reversed(self._processes):
@@ -56,6 +60,11 @@ class Processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
+
+    @property
+    def foreign_cluster(self) -> Path:
+        """The file in which `ray start` leaves the address of a cluster, which Ray would join."""
+        return self._ray / "ray" / "ray_current_cluster"
 
     def environment(self) -> dict[str, str]:
         home = str(self.home)
@@ -132,3 +141,22 @@ def birth(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] == "Z" else fields[19]
+
+
+def superexec_of(process: subprocess.Popen[bytes]) -> int:
+    """Return the process id of the SuperExec that a SuperLink or SuperNode has started."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = [pid for pid in descendants(process.pid) if b"--parent-pid" in command_line(pid)]
+        return bool(found)
+
+    wait_until(is_there, "there is no SuperExec")
+    return found[0]
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended meanwhile
+        return b""

@@ -1,4 +1,9 @@
-"""A SuperLink of our own, for simulations or for SuperNodes."""
+"""A SuperLink of our own, for simulations or for SuperNodes.
+
+SuperNodes and their SuperLink are started as docs/deploy.md starts them, by `fedadb superlink` and
+`fedadb supernode`; what these commands become is started at once, since the `fedadb` command itself
+imports for seconds.
+"""
 
 import contextlib
 import json
@@ -27,20 +32,26 @@ from flower.processes import (
 )
 from flower.runs import Outcome, Submitted
 
+from fedadb_app import flower_processes
+
 
 @dataclass
 class SuperLink(Processes):
     """A SuperLink of our own, and the ``flwr`` command pointed at it.
 
     With credentials, a folder of `fedadb certificates`, it speaks TLS and asks SuperNodes for keys.
-    With a database, it keeps who is registered there.
+    With a database, it keeps who is registered there. A simulation's, or a `plain` one, and its
+    SuperNodes, are started by Flower's own commands. SuperNodes come to its `door`, if that is
+    another port.
     """
 
     app: Path
     simulation: bool
     credentials: Path | None = None
     database: Path | None = None
+    plain: bool = False
     port: int = field(default_factory=lambda: free_port())
+    door: int = 0
     process: subprocess.Popen[bytes] = field(init=False)
 
     def start(self) -> None:
@@ -59,10 +70,14 @@ class SuperLink(Processes):
             security = [f"--ssl-{option}={folder / name}" for option, name in names.items()]
             security.append("--enable-supernode-auth")
         kept = ["--database", str(self.database)] if self.database else []
-        self.process = self.spawn(
-            "flower-superlink", *security, "--isolation", "subprocess", *address, *mode, *kept
-        )
+        options = [*security, "--isolation", "subprocess", *address, *mode, *kept]
+        self.process = self.spawn("superlink", *self._command("superlink"), *options)
         wait_until(self._healthy, f"no SuperLink at port {self.port}")
+
+    def _command(self, name: str) -> list[str]:
+        if self.plain or self.simulation:
+            return [f"flower-{name}"]
+        return flower_processes.command(getattr(flower_processes, name))
 
     def _healthy(self) -> bool:
         assert self.process.poll() is None, "the SuperLink ended"
@@ -95,7 +110,10 @@ class SuperLink(Processes):
         )
 
     def refused_supernode(self, *arguments: str) -> str:
-        """Start a SuperNode that must give up; return what it says."""
+        """Start a SuperNode that must give up; return what it says.
+
+        That is Flower's code in either case; this one has not imported much for nothing.
+        """
         # Not through a pipe: its SuperExec holds that open until this process has seen it end.
         with tempfile.TemporaryFile("w+") as log:
             done = subprocess.run(
@@ -125,22 +143,12 @@ class SuperLink(Processes):
         config = {"data-path": path} | {k.replace("_", "-"): v for k, v in node_config.items()}
         return self._node(" ".join(f'{key}="{value}"' for key, value in config.items()), *security)
 
-    def node_logs(self) -> str:
-        """What the SuperNodes have said so far."""
-        return "".join(log.read_text() for log in self.home.glob("flower-supernode-*.log"))
-
     @contextlib.contextmanager
     def _node(self, node_config: str, *security: str) -> Iterator[subprocess.Popen[bytes]]:
-        process = self.spawn(
-            "flower-supernode",
-            *(security or ["--insecure"]),
-            "--superlink",
-            f"127.0.0.1:{self.port}",
-            "--port",
-            str(free_port()),
-            "--node-config",
-            node_config,
-        )
+        door = f"127.0.0.1:{self.door or self.port}"
+        address = ["--superlink", door, "--port", str(free_port())]
+        options = [*(security or ["--insecure"]), *address, "--node-config", node_config]
+        process = self.spawn("supernode", *self._command("supernode"), *options)
         try:
             yield process
         finally:
@@ -211,12 +219,21 @@ class SuperLink(Processes):
         """Wait until a run's own summary says so."""
         wait_until(lambda: run.summary_status() == status, f"the summary does not say {status}")
 
+    def await_log(self, run: Submitted, words: str) -> None:
+        """Wait until a run's log says so."""
+        wait_until(lambda: words in self.log(run.run_id), f"the log does not say {words!r}")
+
     def await_rest(self) -> None:
         """Wait until nothing is left below the SuperLink but its SuperExec."""
         wait_until(
             lambda: len([pid for pid in descendants(self.process.pid) if birth(pid)]) <= 1,
             "processes of a run are left over",
         )
+
+    def online(self) -> set[str]:
+        """Return the ids of the SuperNodes that are connected."""
+        rows = json.loads(self.flwr("supernode", "list", "test", "--format", "json").stdout)
+        return {row["node-id"] for row in rows["nodes"] if row["status"] == "online"}
 
     def log(self, run_id: str) -> str:
         done = self.flwr("log", run_id, "test", "--show")

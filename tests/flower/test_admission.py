@@ -32,7 +32,7 @@ def key(link, hospital):
 
 def refused(link, *options, host="127.0.0.1"):
     """Start a SuperNode that must give up; return what it says, and what the SuperLink says."""
-    log = link.home / "flower-superlink-1.log"
+    log = link.home / "superlink-1.log"
     before = len(log.read_text())
     said = link.refused_supernode(f"--superlink={host}:{link.port}", *options)
     assert "SuperNode ID" not in said  # which it is told when it is let in

@@ -70,11 +70,11 @@ def test_what_is_wrong_is_said_at_the_node_only(deployment, run):
     log = deployment.log(run.run_id)
     assert " is left out: its data cannot be used; its own log says why" in log
     assert "patient-03" not in log
-    nodes = deployment.node_logs()
+    nodes = deployment.said("supernode")
     assert "c/benign/patient-03.png cannot be read as an image: image file is truncated" in nodes
     assert "{'benign': 8, 'malignant': 0, 'normal': 0}; held out: 2" in nodes
 
 
 def test_class_accuracies_are_said_at_the_nodes_only(deployment, run):
-    assert "correct on this node: benign" in deployment.node_logs()
+    assert "correct on this node: benign" in deployment.said("supernode")
     assert "on this node: " not in deployment.log(run.run_id)

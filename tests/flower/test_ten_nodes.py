@@ -5,9 +5,10 @@ classes, and a hundredth of its arithmetic. What ten of them broke was the Super
 bytes only.
 """
 
+import contextlib
+
 import numpy as np
 import pytest
-from flower.launched import launched
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -24,15 +25,18 @@ def images(tmp_path):
     return tmp_path / "wide.npz"
 
 
-def test_ten_nodes_complete_five_rounds_of_a_model_of_resnet18s_size(tmp_path, app, images):
-    with launched(tmp_path / "home", app) as link, link.supernodes(NODES):
+def test_ten_nodes_complete_five_rounds_of_a_model_of_resnet18s_size(doomed_deployment, images):
+    link = doomed_deployment
+    with contextlib.ExitStack() as running:
+        for k in range(NODES):
+            running.enter_context(link.supernode(k, NODES))
         outcome = link.run(
             f'strategy="fedavg" model="lenet" dataset="{images}" partition="iid" '
             f'local-epochs=1 batch-size=12 num-server-rounds={ROUNDS} evaluate="none" '
             f"min-nodes={NODES} round-timeout=300.0"
         )
         said = link.said()
-        stored = (link.home / "state.db").stat().st_size
+        stored = link.database.stat().st_size
     assert outcome.status == "finished:completed", outcome.details
     assert outcome.column("clients") == [str(NODES)] * ROUNDS
     assert outcome.column("failures") == ["0"] * ROUNDS
