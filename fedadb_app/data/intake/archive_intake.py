@@ -65,6 +65,12 @@ def take_in_archive(path: Path, options: IntakeOptions, folder: Path) -> IntakeR
         "not known: images of one patient may be trained on and evaluated on (a folder with a "
         "label list can say whose they are)"
     )
+    empty = [name for name, count in report.parts["train"].per_class.items() if not count]
+    if empty and options.class_names is None:
+        report.warnings.append(
+            f"class {shown(empty[0])} has no training image (labels count from 0): a model learns "
+            f"{len(report.class_names)} classes"
+        )
     report.bytes = sum(file.stat().st_size for file in folder.glob("*_images.npy"))
     (folder / REPORT).write_text(json.dumps(report.to_json()))
     return report

@@ -139,6 +139,14 @@ def test_another_size_is_resized_for_a_node(tmp_path):
     assert '30 images were resized (resize="stretch")' in report.made
 
 
+@pytest.mark.parametrize("first", [1, 3, 7])
+def test_labels_that_do_not_count_from_0_are_told(tmp_path, first):
+    """As files that were made for Matlab have them: nothing is guessed, a class is empty."""
+    report, _ = take_in(tmp_path, train_labels=Y + first, test_labels=Y[:10] + first)
+    assert "class 0 has no training image (labels count from 0)" in report.warnings[0]
+    assert take_in(tmp_path)[0].warnings == []
+
+
 def test_duplicates_are_told(tmp_path):
     images = X.copy()
     images[1] = images[0]
