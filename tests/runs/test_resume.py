@@ -139,6 +139,27 @@ def test_other_data_in_the_same_place(values, runs, tmp_path):
         serve(resuming(values), run_id=8)
 
 
+def test_other_images_with_the_same_labels(values, runs, tmp_path):
+    """One pixel of one image: the parts and all shapes are the same, the digest is not."""
+    with np.load(values["dataset"]) as archive:
+        arrays = dict(archive)
+    values["dataset"] = str(tmp_path / "data.npz")
+    np.savez(values["dataset"], **arrays)
+    serve(values, crash_in=4)
+    changed = arrays["train_images"].copy()
+    changed[7, 3, 3] ^= 1
+    for images, refused in ((changed, True), (arrays["train_images"], False)):
+        np.savez(values["dataset"], **{**arrays, "train_images": images})
+        open_dataset.cache_clear()
+        if refused:
+            with pytest.raises(ConfigError, match=r'the images of dataset=".*" are not those of'):
+                serve(resuming(values, **{"run-name": "other"}), run_id=8)
+        else:  # put back, it goes on
+            serve(resuming(values), run_id=9)
+    assert read_json(runs / "other" / "summary.json")["status"] == "failed"
+    assert read_json(runs / "next" / "summary.json")["status"] == "completed"
+
+
 # --- clients that keep a state --------------------------------------------------------------
 
 
