@@ -12,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message
 
 from fedadb_app import messages
-from fedadb_app.client_state import StateFolder, refuse_changed_data
+from fedadb_app.client_state import NOTES, StateFolder, refuse_changed_data
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.clients import ClientData, PartitionClaim, client_data
@@ -28,7 +28,7 @@ from fedadb_app.wire_arrays import to_arrays, to_state_dict
 logger = logging.getLogger("flwr.fedadb")
 
 _DATA_PATH, _PARTITION_ID, _NUM_PARTITIONS = "data-path", "partition-id", "num-partitions"
-_OWN_FILES = ("ignore", "intensity", "frames", "transparency")
+_OWN_FILES = ("ignore", "intensity", "frames", "transparency", "patient-pattern")
 """Keys of the run configuration that a node may set for its own files."""
 
 _STATE, _STATE_ROUND, _ROUND = "client-state", "state-round", "round"
@@ -98,7 +98,7 @@ def training_data(
     """
     data = client_data(config, held, device)
     if isinstance(held, Path):
-        notes = cache_folder() / "trained-on"
+        notes = cache_folder() / NOTES
         refuse_changed_data(notes, held, data.digest, context.run_id, instruction.ancestors)
     return data.train
 

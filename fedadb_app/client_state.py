@@ -18,6 +18,9 @@ from fedadb_app.errors import DataError
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.runs.atomic import read_tensors, replace, write_tensors
 
+NOTES = "trained-on"
+"""The folder of the notes that `refuse_changed_data` keeps, in the user's cache folder."""
+
 
 class Ancestor(NamedTuple):
     """A run that was resumed, directly or in several steps, and its last round that stands."""
@@ -55,7 +58,7 @@ def refuse_changed_data(
     """
     place = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     notes = [base / f"{run}-{place}" for run in (*(a.run_id for a in ancestors), run_id)]
-    noted = [note.read_text() for note in notes if note.is_file()]
+    noted = [_read_note(note)[0] for note in notes if note.is_file()]
     if noted and noted[-1] == digest and notes[-1].is_file():
         return
     if noted and noted[-1] != digest and not notes[-1].is_file():
@@ -64,7 +67,36 @@ def refuse_changed_data(
             f"or start a new run"
         )
     base.mkdir(parents=True, exist_ok=True)
-    replace(notes[-1], digest.encode())
+    replace(notes[-1], digest.encode() + b"\n" + os.fsencode(path))
+
+
+def remove_notes_of_lost_images(base: Path) -> tuple[int, int]:
+    """Remove the notes about images that are not there any more: no run goes on with them.
+
+    Returns
+    -------
+    tuple[int, int]
+        How many notes there were, and how many of them were removed.
+
+    Raises
+    ------
+    DataError
+        If this user may not.
+    """
+    notes = sorted(base.iterdir()) if base.is_dir() else []
+    lost = [note for note in notes if not os.path.exists(_read_note(note)[1])]
+    for note in lost:
+        try:
+            note.unlink(missing_ok=True)
+        except OSError as error:
+            raise DataError(f"{note} cannot be removed: {error.strerror}") from error
+    return len(notes), len(lost)
+
+
+def _read_note(note: Path) -> tuple[str, bytes]:
+    """Return the digest of the images, and where they lay."""
+    digest, _, path = note.read_bytes().partition(b"\n")
+    return digest.decode(), path or b"/"  # at first no path was noted: such a note stays
 
 
 class StateFolder:

@@ -133,6 +133,7 @@ class RunConfig(
             frames=self.frames,
             transparency=self.transparency,
             ignore=self.ignore,
+            patient_pattern=self.patient_pattern,
         )
 
     @property

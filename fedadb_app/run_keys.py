@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from fedadb_app.data.intake.names import PATIENT_PATTERN
 from fedadb_app.data.intake.options import Frames, Resize, Transparency
 from fedadb_app.data.registry import DATASETS, PARTITIONS
 from fedadb_app.models.norm import NormPolicy
@@ -74,7 +75,7 @@ class DataKeys(Settings):
     intensity: str = Field(
         "",
         description="which values of own images of more than 8 bits become black and white; "
-        "of a node also by its `--node-config`, as the next three",
+        "of a node also by its `--node-config`, as the next four",
         json_schema_extra={
             "allowed": 'two values, as in "0,4095", or percentages of the training pixels, as in '
             '"1%,99%"'
@@ -90,6 +91,14 @@ class DataKeys(Settings):
         "",
         description="names of files and folders among own images that may be left out",
         json_schema_extra={"allowed": 'patterns with commas between, as in "*.xml,masks"'},
+    )
+    patient_pattern: str = Field(
+        "",
+        pattern=PATIENT_PATTERN,
+        description="where the names of own files say whose they are ([data.md](data.md))",
+        json_schema_extra={
+            "allowed": 'a name without suffix, with {patient}, * and ? in it, as in "{patient}_*"'
+        },
     )
 
 

@@ -9,8 +9,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedadb_app.cli.main import main
+from fedadb_app.client_state import NOTES, Ancestor, refuse_changed_data
 from fedadb_app.data.prepared import cache_folder
 from fedadb_app.data.sources import open_dataset
+from fedadb_app.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -93,6 +95,24 @@ def test_old_copies_are_listed_and_removed(tmp_path):
     call(kept)
     call(changed)
     assert {p: os.stat(p).st_mtime_ns for p in prepared.glob("*/meta.json")} == before
+
+
+def test_notes_of_images_that_are_gone_are_removed(tmp_path):
+    """What a run was trained on is needed to resume it, so a note stays while its images do."""
+    kept, gone = (hospital(tmp_path / name) for name in ("kept", "gone"))
+    notes = cache_folder() / NOTES
+    for run, root in ((1, kept), (2, gone), (3, gone)):
+        refuse_changed_data(notes, root, "0" * 64, run, ())
+    (notes / "4-old").write_text("0" * 64)  # of a version that noted no path
+    shutil.rmtree(gone)
+    code, said = call("--clean")
+    assert code == 0
+    assert (
+        "4 notes of what runs were trained on here (a resumed run needs its own), 2 removed" in said
+    )
+    assert sorted(note.name[:2] for note in notes.iterdir()) == ["1-", "4-"]
+    with pytest.raises(DataError, match="not the images of the run that is resumed"):
+        refuse_changed_data(notes, kept, "1" * 64, 5, [Ancestor(1, 3)])
 
 
 def test_nothing_to_do():

@@ -9,13 +9,14 @@ import typer
 from rich.progress import Progress
 
 from fedadb_app.cli.common import ConfigOption, err, fail, one_sentence, out, parse_all
+from fedadb_app.client_state import NOTES, remove_notes_of_lost_images
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import dataset_of, image_schema
 from fedadb_app.data.copies import prepared_copies, remove
 from fedadb_app.data.intake.folder import Progress as Told
 from fedadb_app.data.intake.report import IntakeError, IntakeReport
 from fedadb_app.data.own_images import own_source
-from fedadb_app.data.prepared import ImageDataset, open_source
+from fedadb_app.data.prepared import ImageDataset, cache_folder, open_source
 from fedadb_app.data.registry import DATASETS
 from fedadb_app.data.sources import open_node_data
 from strategies.registry import read_run_config
@@ -98,3 +99,10 @@ def _clean() -> None:
         )
     freed = sum(copy.bytes for copy in copies if copy.why_old)
     out.print(f"{len(copies)} prepared copies, {freed / 2**20:.1f} MiB freed")
+    notes, lost = remove_notes_of_lost_images(cache_folder() / NOTES)
+    if notes:
+        out.print(
+            f"{notes} notes of what runs were trained on here (a resumed run needs its own), "
+            f"{lost} removed: their images are gone",
+            soft_wrap=True,
+        )

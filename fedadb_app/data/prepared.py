@@ -26,7 +26,7 @@ from fedadb_app.data.intake.report import REPORT, IntakeReport
 from fedadb_app.errors import DataError
 from fedadb_app.runs.atomic import move
 
-FORMAT = 2  # raise when the prepared files change, so that old caches are not read
+FORMAT = 3  # raise when the prepared files change, so that old caches are not read
 
 
 @dataclass(frozen=True)

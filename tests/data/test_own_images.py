@@ -66,7 +66,9 @@ def test_a_users_own_data_set_gets_the_shape_that_is_stated(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("intensity", "9,1"), ("frames", "all"), ("resize", "none"), ("ignore", 3)]
+    ("key", "value"),
+    [("intensity", "9,1"), ("frames", "all"), ("resize", "none"), ("ignore", 3)]
+    + [("patient-pattern", x) for x in ("p*", "{patient}*", "?{patient}", "a/{patient}", "{name}")],
 )
 def test_decisions_that_are_none(key, value):
     with pytest.raises(ConfigError, match=key):
@@ -81,6 +83,7 @@ def test_a_node_decides_about_its_own_files():
 
     assert node(intensity="0,4095").intake.intensity == "0,4095"
     assert node(frames="each").intake.ignore == "*.xml"
+    assert node(**{"patient-pattern": "{patient}_*"}).intake.patient_pattern == "{patient}_*"
     assert node() == config
     assert node(resize="crop").resize == "fit"  # the federation's
     with pytest.raises(ConfigError, match='frames="some" is not allowed'):

@@ -119,10 +119,12 @@ def _pixels(data: pydicom.Dataset) -> npt.NDArray[Any]:
         if not syntax.is_compressed:
             raise
         said = " ".join(str(error).split())
-        advice = ' (pip install "fedadb-app[dicom]" reads most)' if "missing" in said else ""
+        advice = "decompress it, as with dcmdjpeg"
+        if "missing" in said:
+            advice = 'pip install "fedadb-app[dicom]" reads most'
         raise ImageError(
             "with a compression that is not read",
-            f"is compressed as {syntax.name}, which is not read here{advice}: {said[:200]}",
+            f"is compressed as {syntax.name}, which is not read here ({advice}): {said[:200]}",
         ) from error
 
 

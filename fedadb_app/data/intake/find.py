@@ -47,6 +47,12 @@ def suffix_of(name: str) -> str:
     ending = os.path.splitext(name)[1]
     return NO_SUFFIX if not ending or ending[1:].isdecimal() else ending
 
+    @property
+    def stem(self) -> str:
+        """Its name without the suffix."""
+        name = self.relative[-1]
+        return name if self.suffix == NO_SUFFIX else name[: -len(self.suffix)]
+
 
 @dataclass(frozen=True)
 class LeftOut:

@@ -92,7 +92,7 @@ def take_in_folder(
         left_out = tuple(x for x in left_out if x.relative != (LABEL_LIST,))
     report.leave_out(left_out, 1 + bool(layout.notes and not layout.listed))
     refuse_left_out(left_out, report, root)
-    patients = know_patients(tree, entries, layout.listed, kinds, salt)
+    patients = know_patients(tree, entries, layout.listed, kinds, options.patient_pattern, salt)
     report.patients = patients.source
     files = _files(entries, layout.class_names, kinds, patients, options, root)
     window = _window(tree, files, options)

@@ -49,6 +49,25 @@ def matches(name: str, relative: str, patterns: tuple[str, ...]) -> bool:
     )
 
 
+PATIENT_PATTERN = r"^(([^{}/]*[^{}/*?])?\{patient\}([^{}/*?][^{}/]*)?)?$"
+"""What `patient_in` understands: beside ``{patient}`` stands a character, no wildcard."""
+
+
+def patient_in(stem: str, pattern: str) -> str | None:
+    """Return what stands for ``{patient}`` in a file's name without its suffix; None: no match.
+
+    ``*`` stands for any characters and ``?`` for one; they and ``{patient}`` are as short as they
+    can be: ``*_{patient}_*`` finds ``p7`` in ``scan_p7_2_left``.
+    """
+    words = {"*": ".*?", "?": "."}
+    before, after = (
+        "".join(words.get(c, re.escape(c)) for c in same_form(part))
+        for part in pattern.split("{patient}")
+    )
+    match = re.fullmatch(f"{before}(.+?){after}", same_form(stem), re.DOTALL)
+    return match[1] if match else None
+
+
 def part_of(folder: str) -> str | None:
     """Return ``train``, ``val`` or ``test`` where a folder is called so, in any usual spelling."""
     match = _PART.fullmatch(folder.casefold())

@@ -33,6 +33,8 @@ class IntakeOptions:
         What transparent pixels are laid on.
     ignore : str
         Names of files and folders that may be left out, as in ``"*.xml,Thumbs.db"``.
+    patient_pattern : str
+        Where a file's name says whose it is, as in ``"{patient}_*"``; ``""``: nowhere.
     """
 
     class_names: tuple[str, ...] | None = None
@@ -42,6 +44,7 @@ class IntakeOptions:
     frames: Frames = "refuse"
     transparency: Transparency = "black"
     ignore: str = ""
+    patient_pattern: str = ""
 
     def __post_init__(self) -> None:
         """Refuse, with a `ConfigError`, an intensity that cannot be understood."""

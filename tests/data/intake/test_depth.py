@@ -1,5 +1,7 @@
 """More than 8 bits: scaled by a stated window or refused, never cut to the high byte."""
 
+import sys
+
 import numpy as np
 import pytest
 import tifffile
@@ -132,6 +134,30 @@ def test_what_pillow_would_shorten_is_refused(hospital, mode):
 
     pair(hospital, write)
     hospital.refused("more than 8 bits", "save it as PNG or TIFF", intensity="0,4095")
+
+
+@pytest.mark.parametrize(
+    ("compression", "read"),
+    [("packbits", True), ("tiff_deflate", True), ("tiff_adobe_deflate", True), ("tiff_lzw", False)],
+)
+def test_compressed_16_bit_tiffs(hospital, monkeypatch, compression, read):
+    """What tifffile undoes by itself is read; of the rest it is said what would read it."""
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)
+    values = [noise(i, (28, 28), 0, 4096, np.uint16) for i in range(4)]
+    for i, pixels in enumerate(values):
+        hospital.image(f"{'ab'[i % 2]}/{i}.tif", pixels, compression=compression)
+    if read:
+        _, made = hospital.as_node(intensity="0,4095")
+        expected = [Window(0, 4095).to_8_bits(v) for i in (0, 1) for v in values[i::2]]
+        found = made["train_images"][:, 0]
+        assert (found == np.stack(expected)).all()
+    else:
+        hospital.refused(
+            "4 with a compression that is not read",
+            "LZW",
+            "pip install imagecodecs",
+            intensity="0,4095",
+        )
 
 
 def test_a_tiff_of_more_channels_than_colours_is_refused(hospital):

@@ -170,6 +170,16 @@ def test_every_file_that_pydicom_ships_goes_through_or_has_a_reason():
     assert all(len(reason) > 20 and "\n" not in reason for reason in reasons)
 
 
+@pytest.mark.parametrize("name", ["JPEG-lossy.dcm", "JPGExtended.dcm"])
+def test_jpeg_of_12_bits_is_refused_with_what_to_do(name):
+    with pytest.raises(ImageError) as caught:
+        decode(next(SHIPPED.rglob(name)), "DICOM", ".dcm", IntakeOptions(intensity="0,4095"))
+    assert caught.value.kind == "with a compression that is not read"
+    assert "JPEG Extended (Process 2 and 4), which is not read here (decompress it" in str(
+        caught.value
+    )
+
+
 # --- patients ---------------------------------------------------------------------------------
 
 

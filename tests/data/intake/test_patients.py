@@ -51,6 +51,56 @@ def test_some_known_some_not(hospital):
     assert not set(made["train_patients"]) & set(made["test_patients"])
 
 
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("{patient}_*", "p{}_{}_left.png"),
+        ("{patient}-?", "p{}-{}.png"),
+        ("scan_{patient}_*", "scan_p{}_{}_x_y.png"),
+        ("*_{patient}", "{1}_p{0}.png"),
+        ("IMG[{patient}]*", "IMG[p{}]{}.png"),
+        ("Müller{patient}.*", "Mu\u0308ller{}.{}.png"),
+    ],
+)
+def test_patients_by_the_names_of_files(hospital, pattern, name):
+    for label, first in (("a", 10), ("b", 20)):
+        for p in range(10):
+            for s in range(3):
+                hospital.image(f"{label}/{name.format(first + p, s)}")
+    report, made = hospital.take_in(patient_pattern=pattern)
+    assert not set(made["train_patients"]) & set(made["test_patients"])
+    counts = np.bincount(np.concatenate([made["train_patients"], made["test_patients"]]))
+    assert counts.tolist() == [3] * 20
+    assert report.parts["test"].per_class == {"a": 6, "b": 6}
+    assert report.patients == "as patient-pattern finds them in the names of 60 files"
+
+
+def test_a_pattern_that_fits_some_files(hospital):
+    ward(hospital)
+    hospital.image("a/p00/shot_7.png")
+    report, made = hospital.take_in(patient_pattern="shot_{patient}")
+    assert "as patient-pattern finds them in the names of 1 files" in report.patients
+    assert "the folders below the class folders, of 60 files" in report.patients
+    assert "not in the names of 60 files (as a/p00/0.png)" in report.patients
+    assert len({*made["train_patients"], *made["test_patients"]}) == 21
+
+
+def test_a_pattern_that_fits_no_file_is_refused(hospital):
+    hospital.fill("a", "b")
+    hospital.refused(
+        'patient-pattern="{patient}_*" is in the name of none of 10 files (as a/00.png',
+        patient_pattern="{patient}_*",
+    )
+
+
+def test_a_named_patient_in_both_parts_is_an_error(hospital):
+    for part in ("train", "test"):
+        for label in "ab":
+            hospital.image(f"{part}/{label}/{label}1_0.png")
+    report, _ = hospital.take_in(patient_pattern="{patient}_*")
+    assert report.errors[0].startswith("2 patients have images in the training and in the test")
+
+
 def test_folders_in_both_parts_are_a_warning(hospital):
     for part in ("train", "test"):
         for label in "ab":
