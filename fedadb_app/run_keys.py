@@ -44,15 +44,18 @@ class DataKeys(Settings):
     partition: Annotated[str, AfterValidator(PARTITIONS.check)] = Field(
         "dirichlet",
         json_schema_extra=PARTITIONS.json_schema,
-        description="who holds what; `domain` needs `pacs` or `pathmnist-styles`",
+        description="who holds what; `domain` and `natural` need images of several sites "
+        "([run.md](run.md#who-holds-what))",
     )
     alpha: float = Field(
-        0.1, gt=0, description='with `partition="dirichlet"`: the smaller, the more skewed'
+        0.1,
+        gt=0,
+        description='with `partition="dirichlet"` or `"quantity"`: the smaller, the more skewed',
     )
     classes_per_client: int = Field(
         2,
         ge=1,
-        description='with `partition="domain"`: how many classes of its domain a client holds',
+        description='with `partition="classes"` or `"domain"`: how many classes a client holds',
     )
     classes: str = Field(
         "",

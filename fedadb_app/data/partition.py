@@ -88,6 +88,32 @@ class Rule:
     settings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Skew:
+    """How far the clients' labels are from those of all clients together.
+
+    Attributes
+    ----------
+    distances : numpy.ndarray
+        float64, ``(K,)``: the Jensen-Shannon distance (base 2: from 0 to 1) of each client's
+        shares of the classes to the shares in the whole.
+    missing_class_rate : float
+        The share of (client, class) pairs without a sample, of the classes that somebody holds.
+    """
+
+    distances: npt.NDArray[np.float64]
+    missing_class_rate: float
+
+    @classmethod
+    def of(cls, counts: npt.NDArray[np.int64]) -> "Skew":
+        """Measure it from the samples of each class at each client, ``(K, C)``, none empty."""
+        from scipy.spatial.distance import jensenshannon
+
+        held = counts[:, counts.sum(axis=0) > 0]
+        whole = np.broadcast_to(held.sum(axis=0), held.shape)
+        return cls(jensenshannon(held, whole, base=2, axis=1), float((held == 0).mean()))
+
+
 def check_enough(samples: Samples, num_clients: int, min_samples: int) -> None:
     """Refuse, with a `DataError`, more clients than the samples can feed."""
     if num_clients * min_samples > len(samples):

@@ -11,7 +11,7 @@ from fedadb_app.data.datasets import (
 )
 from fedadb_app.data.partition import Rule
 from fedadb_app.data.preparation import CENTRED, Preparation
-from fedadb_app.data.rules import dirichlet, domain, iid
+from fedadb_app.data.rules import classes, dirichlet, domain, iid, natural, quantity
 from fedadb_app.registry import Registry
 
 DATASETS: Registry[Dataset] = Registry(
@@ -37,6 +37,9 @@ PARTITIONS: Registry[Rule] = Registry(
         "dirichlet": dirichlet.RULE,
         "iid": iid.RULE,
         "domain": domain.RULE,
+        "classes": classes.RULE,
+        "quantity": quantity.RULE,
+        "natural": natural.RULE,
     },
 )
 

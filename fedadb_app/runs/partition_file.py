@@ -9,7 +9,7 @@ import numpy as np
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.clients import SampleCounts, rule_settings
-from fedadb_app.data.partition import Partition
+from fedadb_app.data.partition import Partition, Skew
 from fedadb_app.data.prepared import ImageDataset
 
 PARTITION = "partition.json"
@@ -18,6 +18,8 @@ PARTITION = "partition.json"
 def of_partition(partition: Partition, config: RunConfig, dataset: ImageDataset) -> dict[str, Any]:
     """Describe a partition: one row per client, the rule, the seed and the assignment's hash."""
     labels, classes = dataset.train_labels, dataset.num_classes
+    counts = np.stack([np.bincount(labels[p], minlength=classes) for p in partition.indices])
+    skew = Skew.of(counts)
     return {
         "rule": config.partition,
         **rule_settings(config),
@@ -25,13 +27,21 @@ def of_partition(partition: Partition, config: RunConfig, dataset: ImageDataset)
         "hash": partition.hash,
         "draws": partition.draws,
         "moved": partition.moved,
+        "dealt": int(counts.sum()),
+        "left_out": len(labels) - int(counts.sum()),
+        "skew": {
+            "mean_jensen_shannon_distance": round(float(skew.distances.mean()), 4),
+            "max_jensen_shannon_distance": round(float(skew.distances.max()), 4),
+            "missing_class_rate": round(skew.missing_class_rate, 4),
+        },
         "classes": list(dataset.class_names),
         "clients": [
             {
-                "size": len(part),
-                "class_counts": np.bincount(labels[part], minlength=classes).tolist(),
+                "size": int(per_class.sum()),
+                "class_counts": per_class.tolist(),
+                "jensen_shannon_distance": round(float(distance), 4),
             }
-            for part in partition.indices
+            for per_class, distance in zip(counts, skew.distances, strict=True)
         ],
     }
 

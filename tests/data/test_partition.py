@@ -16,7 +16,7 @@ from fedadb_app.randomness import numpy_generator
 # --- what holds for every partition -----------------------------------------------------------
 
 
-RULES = [("dirichlet", {"alpha": 0.1}), ("iid", {})]
+RULES = [("dirichlet", {"alpha": 0.1}), ("iid", {}), ("quantity", {"alpha": 0.1})]
 """Those that deal every sample; of the others a file of their own says what is true."""
 
 
@@ -46,7 +46,8 @@ def problems(draw):
     classes = draw(st.lists(st.integers(0, 8), min_size=1, max_size=5))  # with gaps
     labels = np.array(draw(st.lists(st.sampled_from(classes), min_size=size, max_size=size)))
     alpha = draw(st.sampled_from([1e-300, 1e-8, 1e-3, 0.05, 0.1, 1.0, 50.0, 1e300]))
-    rule, settings = draw(st.sampled_from([("dirichlet", {"alpha": alpha}), ("iid", {})]))
+    rules = [("dirichlet", {"alpha": alpha}), ("iid", {}), ("quantity", {"alpha": alpha})]
+    rule, settings = draw(st.sampled_from(rules))
     return settings | {
         "labels": labels.astype(np.int64),
         "num_clients": num_clients,

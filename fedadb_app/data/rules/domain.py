@@ -1,10 +1,10 @@
 """Some classes of one domain to each client: feature shift with label-space mismatch."""
 
 import numpy as np
-import numpy.typing as npt
 
 from fedadb_app.data.partition import MIN_SAMPLES, Partition, Rule, Samples
-from fedadb_app.errors import ConfigError, DataError
+from fedadb_app.data.rules.classes import check_shares, deal_in_turn
+from fedadb_app.data.rules.natural import clients_by_domain, domains_of
 
 
 def deal(
@@ -41,38 +41,10 @@ def deal(
     DataError
         If there are too few clients or classes, or a client gets too few samples.
     """
-    labels, domains = samples.labels, samples.domains
-    if domains is None:
-        raise ConfigError(
-            f'partition="domain" needs a data set whose images come from several domains: "pacs" '
-            f'or "pathmnist-styles"; dataset="{samples.dataset}" has none'
-        )
-    num_domains, num_classes = int(domains.max()) + 1, int(labels.max()) + 1
-    if num_clients < num_domains:
-        raise DataError(
-            f'partition="domain" needs a client for each of the {num_domains} domains; there are '
-            f"{num_clients}"
-        )
-    if classes_per_client > num_classes:
-        raise DataError(
-            f"classes-per-client={classes_per_client}, but the data set has {num_classes} classes"
-        )
-    turns = np.arange(num_clients * classes_per_client).reshape(num_clients, -1)
-    dealt = rng.permutation(num_classes)[turns % num_classes]
-    shares: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(num_clients)]
-    for domain, clients in enumerate(np.array_split(np.arange(num_clients), num_domains)):
-        for label in np.unique(dealt[clients]):
-            holders = clients[(dealt[clients] == label).any(axis=1)]
-            held = rng.permutation(np.flatnonzero((domains == domain) & (labels == label)))
-            for client, share in zip(holders, np.array_split(held, len(holders)), strict=True):
-                shares[client].append(share)
-    parts = tuple(rng.permutation(np.concatenate(share)) for share in shares)
-    smallest = min(len(part) for part in parts)
-    if smallest < min_samples:
-        raise DataError(
-            f'partition="domain" leaves a client with {smallest} samples, of {min_samples} needed: '
-            f"use fewer clients or a larger classes-per-client"
-        )
+    domains = domains_of(samples, "domain")
+    clients_of = clients_by_domain(domains, num_clients, "domain")
+    parts = deal_in_turn(samples.labels, domains, clients_of, rng, classes_per_client)
+    check_shares(parts, "domain", min_samples)
     return Partition(parts)
 
 
