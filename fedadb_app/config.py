@@ -76,6 +76,15 @@ class RunConfig(
         return self
 
     @model_validator(mode="after")
+    def _no_noise_in_own_images(self) -> Self:
+        if self.feature_noise and self.own_data:
+            raise ValueError(
+                f"feature-noise={self.feature_noise:g} is for parts of a public data set: the "
+                f"nodes' own images are taken as they are"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _nothing_without_noise(self) -> Self:
         if self.privacy != "none" and self.clients_evaluate:
             raise ValueError(

@@ -57,6 +57,12 @@ class DataKeys(Settings):
         ge=1,
         description='with `partition="classes"` or `"domain"`: how many classes a client holds',
     )
+    feature_noise: float = Field(
+        0.0,
+        ge=0,
+        description="feature skew: noise of up to this standard deviation (pixels from 0 to 1) in "
+        "the images of the last client, and evenly less in those before it",
+    )
     classes: str = Field(
         "",
         description="class names in the order of their labels, with commas (or semicolons, where "

@@ -50,6 +50,8 @@ ADDED = {
     "classes",
     "image-shape",
     "classes-per-client",
+    "feature-noise",
+    "patient-pattern",
     "snapshot-every",
 }
 OTHERWISE = {"fraction-evaluate": 1.0}

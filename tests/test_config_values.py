@@ -24,6 +24,7 @@ WHOLE = [
 ]
 NUMBER = [
     "alpha",
+    "feature-noise",
     "fraction-train",
     "fraction-evaluate",
     "max-relative-update",
@@ -47,6 +48,7 @@ TEXT = [
     "data-dir",
     "classes",
     "image-shape",
+    "patient-pattern",
     "output-dir",
     "run-name",
     "fedadb.beta",

@@ -16,6 +16,7 @@ from fedadb_app.data.arrays import ImageSchema, check_size, held_out
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.intake.layout import in_one_line
 from fedadb_app.data.intake.report import IntakeReport
+from fedadb_app.data.noise import noise_of, with_noise
 from fedadb_app.data.partition import Partition, Samples
 from fedadb_app.data.preparation import Preparation
 from fedadb_app.data.prepared import ImageDataset
@@ -142,7 +143,9 @@ def partition_counts(config: RunConfig, partition: Partition) -> Mapping[int, Sa
 
 
 def client_data(config: RunConfig, held: PartitionClaim | Path, device: torch.device) -> ClientData:
-    """Return a client's part of a public data set, or its own data, without copying an image.
+    """Return a client's part of a public data set, or its own data.
+
+    No image is copied, but for those that ``feature-noise`` changes.
 
     Raises
     ------
@@ -157,9 +160,17 @@ def client_data(config: RunConfig, held: PartitionClaim | Path, device: torch.de
         rows = partition_of(config, held.num_partitions).indices[held.partition_id]
 
     preparation = preparation_of(config.dataset)
+    images, labels = dataset.train_images, dataset.train_labels
+    places: Rows | None = None
+    if isinstance(held, PartitionClaim) and config.feature_noise:
+        deviation = noise_of(held.partition_id, held.num_partitions, config.feature_noise)
+        images = with_noise(images[rows], deviation, config.seed, held.partition_id)
+        places = np.empty(len(labels), np.int64)
+        places[rows] = np.arange(len(rows))
+        labels = labels[rows]
 
     def part(positions: Rows, augmented: bool = False) -> LocalData:
-        images, labels = dataset.train_images, dataset.train_labels
+        positions = positions if places is None else places[positions]
         return LocalData.from_arrays(
             images, labels, positions, dataset.num_classes, device, augmented, preparation
         )

@@ -34,6 +34,7 @@ def of_partition(partition: Partition, config: RunConfig, dataset: ImageDataset)
             "max_jensen_shannon_distance": round(float(skew.distances.max()), 4),
             "missing_class_rate": round(skew.missing_class_rate, 4),
         },
+        **({"feature_noise": config.feature_noise} if config.feature_noise else {}),
         "classes": list(dataset.class_names),
         "clients": [
             {
