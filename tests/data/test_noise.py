@@ -32,7 +32,7 @@ def test_no_pixel_wraps_round():
     for value in (0, 255):
         found = with_noise(np.full((9, 1, 28, 28), value, np.uint8), 0.3, 0, 0)
         assert (found == value).mean() > 0.4  # half of the noise is cut off
-        assert abs(found.astype(int) - value).max() < 255
+        assert abs(found.astype(int) - value).mean() < 40  # 0.4 of the deviation of 76
 
 
 def pixels(data):
