@@ -19,14 +19,12 @@ from typing import Annotated
 import numpy as np
 import typer
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.sources import open_node_data
 
 CLASSES = ("a", "b", "c", "d")
-SIDES = (100, 1000)
+SIDES = (64, 800)
 """Heights and widths are drawn between these."""
 
 
@@ -55,20 +53,19 @@ def main(
     side: Annotated[int, typer.Option(help="Of the prepared images, in pixels.")] = 224,
 ) -> None:
     """Print a line for each number of images."""
-    names = ("images", "MiB of JPEG", "s", "images/s", "CPU s", "MiB more", "opened again, s")
-    table = Table(*names)
+    print("| images | MiB of JPEG | s | images/s | CPU s | MiB more | opened again, s |")
+    print("|---|---|---|---|---|---|---|")
     for count in map(int, counts.split(",")):
         with tempfile.TemporaryDirectory() as scratch:
             root, cache = Path(scratch) / "hospital", Path(scratch) / "cache"
             size = write_folder(root, count)
             first, again = (in_new_process(opened, root, cache, side) for _ in range(2))
         assert first.images == again.images == count
-        table.add_row(
-            *(str(count), f"{size / 2**20:.0f}", f"{first.seconds:.1f}"),
-            *(f"{count / first.seconds:.0f}", f"{first.cpu_seconds:.1f}", f"{first.mib:.0f}"),
-            f"{again.seconds:.2f}",
+        print(
+            f"| {count} | {size / 2**20:.0f} | {first.seconds:.1f} | {count / first.seconds:.0f} "
+            f"| {first.cpu_seconds:.1f} | {first.mib:.0f} | {again.seconds:.2f} |",
+            flush=True,
         )
-    Console().print(table)
 
 
 def write_folder(root: Path, count: int) -> int:
@@ -79,7 +76,7 @@ def write_folder(root: Path, count: int) -> int:
     def write(number: int) -> int:
         rng = np.random.default_rng(number)
         height, width = rng.integers(*SIDES, 2, endpoint=True)
-        coarse = rng.integers(0, 256, (max(1, height // 12), max(1, width // 12), 3), np.uint8)
+        coarse = rng.integers(0, 256, (height // 12, width // 12, 3), np.uint8)
         path = root / CLASSES[number % len(CLASSES)] / f"{number:06}.jpg"
         Image.fromarray(coarse).resize((int(width), int(height))).save(path, quality=85)
         return path.stat().st_size
