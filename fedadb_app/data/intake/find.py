@@ -38,6 +38,12 @@ class FoundFile:
         """In small letters; `NO_SUFFIX` where there is none (DICOM is often named by numbers)."""
         return suffix_of(self.relative[-1])
 
+    @property
+    def stem(self) -> str:
+        """Its name without the suffix."""
+        name = self.relative[-1]
+        return name if self.suffix == NO_SUFFIX else name[: -len(self.suffix)]
+
 
 def suffix_of(name: str) -> str:
     """Return a file name's suffix as `FoundFile.suffix` does."""
@@ -46,12 +52,6 @@ def suffix_of(name: str) -> str:
         return ".nii.gz"
     ending = os.path.splitext(name)[1]
     return NO_SUFFIX if not ending or ending[1:].isdecimal() else ending
-
-    @property
-    def stem(self) -> str:
-        """Its name without the suffix."""
-        name = self.relative[-1]
-        return name if self.suffix == NO_SUFFIX else name[: -len(self.suffix)]
 
 
 @dataclass(frozen=True)
