@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedadb_app.comparison.differences import write_significance
 from fedadb_app.comparison.folder import check_configuration, check_data, is_complete, set_aside
 from fedadb_app.comparison.grid import Cell, Grid
 from fedadb_app.comparison.plots import plot_classes, plot_curves
@@ -32,7 +33,7 @@ def run_comparison(
 ) -> Iterator[Outcome]:
     """Run what is missing, as `run_missing`, and write the tables after every run.
 
-    After the last one the pictures are drawn, of all that counts.
+    After the last one the pictures are drawn and the tests made, of all that counts.
 
     Parameters
     ----------
@@ -59,6 +60,8 @@ def run_comparison(
         if of_alpha:
             plot_curves(of_alpha, folder / f"accuracy-alpha{alpha:g}.png")
             plot_classes(of_alpha, folder / f"classes-alpha{alpha:g}.png")
+    if readings:
+        write_significance(readings, reference, folder)
 
 
 def run_missing(folder: Path, grid: Grid, app: Path, watch: Watch) -> Iterator[Outcome]:

@@ -1,16 +1,18 @@
-"""A comparison's numbers: ``comparison.csv`` and ``comparison.md``."""
+"""A comparison's numbers: ``comparison.csv``, ``comparison.md`` and, for LaTeX, ``.tex``."""
 
 import csv
 import io
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from scipy import stats
 
 from fedadb_app.analysis.convergence import TARGETS, rounds_to_targets, targets_of
+from fedadb_app.analysis.table_files import latex, markdown
 from fedadb_app.comparison.readings import Reading, mean_curve
 from fedadb_app.runs.atomic import replace
+from fedadb_app.runs.tables import Table
 from strategies.registry import OWN, method_title
 
 
@@ -36,7 +38,7 @@ def write_csv(readings: Sequence[Reading], path: Path) -> None:
 
 
 def write_markdown(readings: Sequence[Reading], reference: str, path: Path) -> None:
-    """Write the tables a reader wants, one set per alpha.
+    """Write the tables a reader wants, one set per alpha, and beside them as LaTeX.
 
     Parameters
     ----------
@@ -47,22 +49,30 @@ def write_markdown(readings: Sequence[Reading], reference: str, path: Path) -> N
     path : Path
         Where to.
     """
-    text = ["# Comparison", ""]
+    page, sources = ["# Comparison", ""], []
     for alpha in sorted({r.cell.alpha for r in readings}):
         by_method: dict[str, list[Reading]] = {}
         for r in readings:
             if r.cell.alpha == alpha:
                 by_method.setdefault(r.cell.strategy, []).append(r)
-        text += [f"## alpha = {alpha:g}", "", *_accuracy_table(by_method), ""]
-        text += ["### Rounds to target", "", *_rounds_table(by_method), ""]
-        if reference in by_method and len(by_method) > 1:
-            text += [
-                f"### Difference to {method_title(reference)}, paired by seed",
-                "",
-                *_difference_table(by_method, reference),
-                "",
-            ]
-    replace(path, "\n".join(text).encode())
+        page += [f"## alpha = {alpha:g}", ""]
+        for title, note, table in _tables(by_method, reference):
+            page += [*([f"### {title}", ""] if title else []), note, "", *markdown(table), ""]
+            caption = f"alpha = {alpha:g}. {f'{title}. ' if title else ''}{note}"
+            sources.append(latex(table, caption))
+    replace(path, "\n".join(page).encode())
+    replace(path.with_suffix(".tex"), "\n".join(sources).encode())
+
+
+def _tables(
+    by_method: Mapping[str, Sequence[Reading]], reference: str
+) -> Iterator[tuple[str, str, Table]]:
+    """Yield title, note and table."""
+    yield "", *_accuracy_table(by_method)
+    yield "Rounds to target", *_rounds_table(by_method)
+    if reference in by_method and len(by_method) > 1:
+        title = f"Difference to {method_title(reference)}, paired by seed"
+        yield title, *_difference_table(by_method, reference)
 
 
 def mean_and_std(values: Sequence[float], decimals: int = 2) -> str:
@@ -71,55 +81,47 @@ def mean_and_std(values: Sequence[float], decimals: int = 2) -> str:
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{decimals}f}"
 
 
-def _accuracy_table(by_method: Mapping[str, Sequence[Reading]]) -> list[str]:
+def _accuracy_table(by_method: Mapping[str, Sequence[Reading]]) -> tuple[str, Table]:
     best = max(statistics.mean(r.best5 for r in rs) for rs in by_method.values())
-    lines = [
-        (
-            "Accuracy in %, mean ± sample standard deviation over seeds. Forgetting: mean drop of "
-            "per-class accuracy from its running best, in points."
-        ),
-        "",
-        "| method | seeds | best five rounds | final | last 50 | forgetting | s/round | MB/round |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    note = (
+        "Accuracy in %, mean ± sample standard deviation over seeds. Forgetting: mean drop of "
+        "per-class accuracy from its running best, in points."
+    )
+    rows = []
     for name, rs in by_method.items():
         best5 = mean_and_std([r.best5 for r in rs])
         if statistics.mean(r.best5 for r in rs) == best:
             best5 = f"**{best5}**"
-        lines.append(
-            f"| {method_title(name)} | {len(rs)} | {best5} | {mean_and_std([r.final for r in rs])} "
-            f"| {mean_and_std([r.last50 for r in rs])} "
-            f"| {mean_and_std([r.forgetting for r in rs])} "
-            f"| {statistics.mean(r.seconds_per_round for r in rs):.2f} "
-            f"| {statistics.mean(r.megabytes_per_round for r in rs):.2f} |"
+        costs = ("seconds_per_round", "megabytes_per_round")
+        rows.append(
+            [method_title(name), str(len(rs)), best5]
+            + [mean_and_std([getattr(r, n) for r in rs]) for n in ("final", "last50", "forgetting")]
+            + [f"{statistics.mean(getattr(r, n) for r in rs):.2f}" for n in costs]
         )
-    return lines
+    header = ["method", "seeds", "best five rounds", "final", "last 50", "forgetting"]
+    return note, Table([*header, "s/round", "MB/round"], rows)
 
 
-def _rounds_table(by_method: Mapping[str, Sequence[Reading]]) -> list[str]:
+def _rounds_table(by_method: Mapping[str, Sequence[Reading]]) -> tuple[str, Table]:
     """Table 2 of the paper: on the mean curve over seeds, smoothed with factor 0.2."""
     curves = {name: mean_curve(rs) for name, rs in by_method.items()}
     targets = targets_of(curves.values())
     reached = rounds_to_targets(curves, targets)
     ours = reached.get(OWN)
-    lines = [
-        (
-            f"First round at which the smoothed mean accuracy (EWMA, factor 0.2) reaches 45, 65 "
-            f"and 85 % of the maximum, {targets[-1] / TARGETS[-1]:.2f} %. In brackets: times as "
-            f"many rounds as {method_title(OWN)}. –: never."
-        ),
-        "",
-        "| method | " + " | ".join(f"{target:.1f} %" for target in targets) + " |",
-        "|---|" + "---|" * len(targets),
-    ]
+    note = (
+        f"First round at which the smoothed mean accuracy (EWMA, factor 0.2) reaches 45, 65 "
+        f"and 85 % of the maximum, {targets[-1] / TARGETS[-1]:.2f} %. In brackets: times as "
+        f"many rounds as {method_title(OWN)}. –: never."
+    )
+    rows = []
     for name, numbers in reached.items():
         cells = []
         for position, number in enumerate(numbers):
             our = ours[position] if ours else None
             ratio = f" ({number / our:.1f}×)" if number and our else ""
             cells.append(f"{number}{ratio}" if number else "–")
-        lines.append(f"| {method_title(name)} | " + " | ".join(cells) + " |")
-    return lines
+        rows.append([method_title(name), *cells])
+    return note, Table(["method", *(f"{target:.1f} %" for target in targets)], rows)
 
 
 def paired_interval(differences: Sequence[float]) -> tuple[float, float] | None:
@@ -131,24 +133,20 @@ def paired_interval(differences: Sequence[float]) -> tuple[float, float] | None:
     return mean - half, mean + half
 
 
-def _difference_table(by_method: Mapping[str, Sequence[Reading]], reference: str) -> list[str]:
+def _difference_table(
+    by_method: Mapping[str, Sequence[Reading]], reference: str
+) -> tuple[str, Table]:
     base = {r.cell.seed: r.best5 for r in by_method[reference]}
-    lines = [
-        (
-            "Best-five accuracy minus the reference's with the same seed (same weights, partition "
-            "and client schedule), with the 95 % t-interval of the mean."
-        ),
-        "",
-        "| method | pairs | difference | 95 % interval |",
-        "|---|---|---|---|",
-    ]
+    note = (
+        "Best-five accuracy minus the reference's with the same seed (same weights, partition "
+        "and client schedule), with the 95 % t-interval of the mean."
+    )
+    rows = []
     for name, rs in by_method.items():
         pairs = [r.best5 - base[r.cell.seed] for r in rs if r.cell.seed in base]
         if name == reference or not pairs:
             continue
         interval = paired_interval(pairs)
         shown = "–" if interval is None else f"{interval[0]:+.2f} … {interval[1]:+.2f}"
-        lines.append(
-            f"| {method_title(name)} | {len(pairs)} | {statistics.mean(pairs):+.2f} | {shown} |"
-        )
-    return lines
+        rows.append([method_title(name), str(len(pairs)), f"{statistics.mean(pairs):+.2f}", shown])
+    return note, Table(["method", "pairs", "difference", "95 % interval"], rows)

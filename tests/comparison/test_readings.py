@@ -134,3 +134,8 @@ def test_readings_and_tables(tmp_path):
     assert "| FedADB | 1 (1.0×) | 3 (1.0×) | – |" in text
     assert "| FedAvg | – | – | – |" in text
     assert "| FedADB | 2 | +46.66 |" in text or "| FedADB | 2 | +46.67 |" in text
+    source = (tmp_path / "comparison.tex").read_text()
+    assert source.count(r"\begin{table}") == 3
+    assert r"FedADB & 2 & \textbf{61.6" in source
+    assert r"FedADB & 1 (1.0$\times$) & 3 (1.0$\times$) & -- \\" in source
+    assert r"Accuracy in \%, mean $\pm$ sample" in source
