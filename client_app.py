@@ -18,7 +18,7 @@ from fedadb_app.local_training import LocalTask, choose_device
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 from fedadb_app.process import keep_freed_memory, prepare_simulation, release_freed_memory
 from strategies.local_privacy import local_privacy
-from strategies.registry import METHODS, read_run_config
+from strategies.registry import STRATEGIES, read_run_config
 
 logger = logging.getLogger("flwr.fedadb")
 
@@ -96,4 +96,4 @@ def evaluate_model(message: Message, context: Context) -> Message:
 def _worker_model(config: RunConfig) -> ImageClassifier:
     """Build the model once a process; every message loads its own weights into it."""
     spec = ModelSpec.of(config, image_schema(config))
-    return build_classifier(spec, config.seed, METHODS[config.strategy].heads)
+    return build_classifier(spec, config.seed, STRATEGIES[config.strategy].heads)

@@ -19,7 +19,7 @@ import tomli_w
 from fedadb_app.config import RunConfig, Scalar
 from fedadb_app.settings import allowed
 from fedadb_app.study import Study
-from strategies.registry import METHODS
+from strategies.registry import METHODS, STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINES = [name for name in METHODS if name != "fedadb" and METHODS[name].params.defaults()]
@@ -28,7 +28,7 @@ BASELINES = [name for name in METHODS if name != "fedadb" and METHODS[name].para
 def shared() -> dict[str, dict[str, Any]]:
     """Return the shared keys; the configuration itself knows no method by name."""
     keys = RunConfig.described()
-    keys["strategy"]["enum"] = list(METHODS)
+    keys["strategy"]["enum"] = list(STRATEGIES)
     return keys
 
 

@@ -93,10 +93,11 @@ def evaluate_on_server(run: ServerRun, this: Round) -> None:
     if dataset is None or not due:
         return
     this.lap()
-    found = _on_test_set(run, this.evaluated, dataset, this.other_heads)
+    given = None if this.update is None else this.update.evaluation
+    found = given or on_test_set(run, this.evaluated, dataset, this.other_heads)
     record.diagnostics |= {f"accuracy_{name}": value for name, value in found.heads.items()}
     for name, model in this.also_evaluated.items():
-        record.diagnostics[f"accuracy_{name}"] = _on_test_set(run, model, dataset).accuracy
+        record.diagnostics[f"accuracy_{name}"] = on_test_set(run, model, dataset).accuracy
     record.accuracy, record.loss = found.accuracy, found.loss
     record.class_accuracy = found.class_accuracy
     record.seconds_evaluate += this.lap()
@@ -104,9 +105,10 @@ def evaluate_on_server(run: ServerRun, this: Round) -> None:
         logger.warning("round %d: the test loss is %s", this.number, found.loss)
 
 
-def _on_test_set(
+def on_test_set(
     run: ServerRun, model: StateDict, dataset: ImageDataset, other_heads: Sequence[str] = ()
 ) -> Evaluation:
+    """Return what a model, and further heads of it, find on the whole test set."""
     run.model.load_state_dict(model)
     device = next(run.model.parameters()).device
     test = whole_test_part(dataset, device, preparation_of(run.config.dataset))

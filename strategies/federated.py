@@ -24,7 +24,12 @@ from fedadb_app.runs.checkpoint import Checkpoint
 from fedadb_app.runs.record import RoundRecord
 from fedadb_app.wire_arrays import content_bytes, to_arrays
 from strategies.dispatch import largest_first
-from strategies.evaluation import ask_evaluators, evaluate_on_server, gather_evaluations
+from strategies.evaluation import (
+    ask_evaluators,
+    evaluate_on_server,
+    gather_evaluations,
+    on_test_set,
+)
 from strategies.participants import Clients
 from strategies.resume import checkpoint_of, resume_clients
 from strategies.roster import Roster
@@ -68,7 +73,10 @@ class FederatedStrategy(Strategy):
 
     def __init__(self, run: ServerRun, roster: Roster) -> None:
         self.run = run
-        self.half = run.server_half()
+        dataset = run.dataset if run.config.server_evaluates else None
+        self.half = run.server_half(
+            None if dataset is None else lambda model: on_test_set(run, model, dataset)
+        )
         self.clients = Clients(run, roster)
         self.global_model: StateDict = {
             name: tensor.detach().cpu().clone() for name, tensor in run.model.state_dict().items()
@@ -111,6 +119,8 @@ class FederatedStrategy(Strategy):
         self.round = Round(inputs, broadcast, record, participants, mark=mark)
         self.round.record.add(broadcast.diagnostics)
         self.artifacts = broadcast.artifacts
+        if run.method.train_in_one_place is not None:
+            return []
         if broadcast.model is not self.global_model:
             arrays = to_arrays(broadcast.model)
         instruction = messages.Instruction(
@@ -153,13 +163,22 @@ class FederatedStrategy(Strategy):
         record = self.round.record
         record.seconds_train = self.round.lap() - record.seconds_anchors
         try:
-            means = self._update(usable_updates(self.run, self.clients, self.round, replies))
+            means = self._update(self._trained(replies))
         except TrainingError:  # the last good model stays, for the run's folder
             self._close_round()
             raise
         arrays = to_arrays(self.global_model)
         record.seconds_aggregate = self.round.lap()
         return arrays, MetricRecord({name: float(mean) for name, mean in means.items()})
+
+    def _trained(self, replies: Iterable[Message]) -> Sequence[ClientUpdate]:
+        run, clients, this = self.run, self.clients, self.round
+        if run.method.train_in_one_place is None:
+            return usable_updates(run, clients, this, replies)
+        images = sum(clients.counts[client].train for client in this.participants.values())
+        update = run.method.train_in_one_place(run, this.inputs.num_clients, this, images)
+        this.record.seconds_train = this.lap()
+        return [update]
 
     def _update(self, updates: Sequence[ClientUpdate]) -> Mapping[str, float]:
         """Update the global model; return the clients' mean metrics."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.anchors import AnchorSettings
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.local_training import Trainer
@@ -11,6 +12,10 @@ from fedadb_app.models.classifier import HeadBuilder, single_head
 from fedadb_app.runs.reader import RunFiles
 from fedadb_app.runs.sections import MethodSection
 from strategies.server import ServerHalf
+
+if TYPE_CHECKING:  # they know a method
+    from strategies.round import Round
+    from strategies.server_run import ServerRun
 
 
 def without_anchors(params: Settings) -> None:
@@ -54,6 +59,9 @@ class Method:
         do; the head builder says what it cannot do with a data set's classes and image shape.
     report : Callable
         A run's files -> the method's section of the run's page; None = it has nothing to show.
+    train_in_one_place : Callable or None
+        (run, K, the round, images a pass) -> the model that the server has trained itself; None =
+        the round's participants train.
     captions : Mapping[str, str]
         Name in ``diagnostics.csv`` -> what it is, for the names that the method writes.
     """
@@ -67,4 +75,5 @@ class Method:
     anchors: Callable[[Any], AnchorSettings | None] = without_anchors
     refuse: Callable[[RunConfig, Any], None] = all_accepted
     report: Callable[[RunFiles], MethodSection | None] = nothing_to_report
+    train_in_one_place: "Callable[[ServerRun, int, Round, int], ClientUpdate] | None" = None
     captions: Mapping[str, str] = field(default_factory=dict)

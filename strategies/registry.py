@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from fedadb_app.config import RunConfig, Scalar, Settings, parse_run_config
 from fedadb_app.errors import ConfigError
 from strategies import (
+    centralised,
     fedacg,
     fedadb,
     fedasam,
@@ -16,6 +17,7 @@ from strategies import (
     fedlmd,
     fedntd,
     fedsol,
+    local,
 )
 from strategies.method import Method
 
@@ -33,6 +35,11 @@ METHODS: Mapping[str, Method] = {
     "fedadb": fedadb.METHOD,
 }
 
+REFERENCES: Mapping[str, Method] = {"centralised": centralised.METHOD, "local": local.METHOD}
+"""What gives a method's numbers a meaning: without a federation, with and without sharing."""
+
+STRATEGIES: Mapping[str, Method] = {**METHODS, **REFERENCES}
+"""All values of the key ``strategy``."""
 
 OWN = "fedadb"
 """The method of this app's paper, which comparisons measure the others by."""
@@ -40,7 +47,7 @@ OWN = "fedadb"
 
 def method_title(name: str) -> str:
     """Return how papers write a method; for a name that is not registered, the name."""
-    return METHODS[name].title if name in METHODS else name
+    return STRATEGIES[name].title if name in STRATEGIES else name
 
 
 def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Settings]:
@@ -51,8 +58,8 @@ def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Se
     ConfigError
         For an unknown key, a wrong type, a value out of range, or values that exclude each other.
     """
-    config, own = parse_run_config(values, {name: m.params for name, m in METHODS.items()})
-    method = METHODS[config.strategy]
+    config, own = parse_run_config(values, {name: m.params for name, m in STRATEGIES.items()})
+    method = STRATEGIES[config.strategy]
     if method.server.needs_each_update:
         for key, value, mean in (
             ("privacy", config.privacy, "their noised mean is released"),

@@ -15,7 +15,7 @@ method is refused with either.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Self, TypeVar
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.config import Settings
 from fedadb_app.data.arrays import ImageSchema
+from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.models.classifier import ImageClassifier, StateDict
 
@@ -44,12 +45,15 @@ class Workbench:
         Least and greatest model input, per channel.
     seed : int
         The run's.
+    test : Callable or None
+        A model -> what it finds on the server's whole test set; None = the server evaluates none.
     """
 
     model: ImageClassifier
     schema: ImageSchema
     valid_range: tuple[Tensor, Tensor]
     seed: int
+    test: Callable[[StateDict], Evaluation] | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ class ServerUpdate:
         The model that is evaluated; None = theta^t.
     also_evaluated : Mapping[str, StateDict]
         Further models, whose accuracy goes to ``diagnostics.csv`` as ``accuracy_<name>``.
+    evaluation : Evaluation or None
+        What the round found on the test set, where no single model says it; None = a model does.
     other_heads : tuple[str, ...]
         Heads of the evaluated model that are evaluated beside its evaluated one, and the mean of
         all their probabilities; ``diagnostics.csv`` has them as ``accuracy_<name>_head`` and
@@ -134,6 +140,7 @@ class ServerUpdate:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     evaluated: StateDict | None = None
     also_evaluated: Mapping[str, StateDict] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
     other_heads: tuple[str, ...] = ()
 
 

@@ -1,5 +1,6 @@
 """What a run's server works with, from its first round to its last."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,8 @@ from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.partition import Partition
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.data.registry import preparation_of
-from fedadb_app.models.classifier import ImageClassifier
+from fedadb_app.evaluation import Evaluation
+from fedadb_app.models.classifier import ImageClassifier, StateDict
 from fedadb_app.runs.writer import RunFolder
 from strategies.method import Method
 from strategies.server import ServerHalf, Workbench
@@ -47,10 +49,10 @@ class ServerRun:
     partition: Partition | None
     folder: RunFolder
 
-    def server_half(self) -> ServerHalf[Any]:
-        """Make the method's server half."""
+    def server_half(self, test: Callable[[StateDict], Evaluation] | None = None) -> ServerHalf[Any]:
+        """Make the method's server half; `test` is how it may evaluate a model."""
         valid_range = preparation_of(self.config.dataset).valid_range
-        bench = Workbench(self.model, self.schema, valid_range, self.config.seed)
+        bench = Workbench(self.model, self.schema, valid_range, self.config.seed, test)
         return self.method.server.of_run(self.params, bench)
 
     @property

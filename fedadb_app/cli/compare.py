@@ -24,12 +24,12 @@ from fedadb_app.cli.progress import show_comparison
 from fedadb_app.comparison.folder import open_folder
 from fedadb_app.comparison.grid import checked_grid
 from fedadb_app.errors import ConfigError
-from strategies.registry import METHODS
+from strategies.registry import METHODS, STRATEGIES
 
 
 def compare(
     output: Annotated[Path, typer.Option(help="Folder of the comparison; continued if it exists.")],
-    strategies: Annotated[str, typer.Option(help="Names with commas, or all.")] = "all",
+    strategies: Annotated[str, typer.Option(help="Names with commas; all = all methods.")] = "all",
     seeds: Annotated[str, typer.Option(help="Whole numbers with commas.")] = "0",
     alphas: Annotated[
         str, typer.Option(help="Numbers with commas; default: the run-config's.")
@@ -52,16 +52,20 @@ def compare(
         grid = checked_grid(
             app,
             values,
-            list(METHODS) if strategies == "all" else names("--strategies", strategies),
+            [m for name in names("--strategies", strategies) for m in _meant(name)],
             numbers("--alphas", alphas, float) if alphas else (),
             numbers("--seeds", seeds, int),
             simulation,
         )
-        if reference not in METHODS:
-            raise ConfigError(f"--reference {reference}: choose one of {', '.join(METHODS)}")
+        if reference not in STRATEGIES:
+            raise ConfigError(f"--reference {reference}: choose one of {', '.join(STRATEGIES)}")
         folder = output.expanduser().absolute()
         with open_folder(folder, grid):
             outcomes = show_comparison(folder, grid, app, reference)
         out.print(f"tables and pictures: {folder}", soft_wrap=True, markup=False)
         if failed := [outcome for outcome in outcomes if outcome.reading is None]:
             fail(f"{len(failed)} runs failed or cannot be counted; run the same command again")
+
+
+def _meant(name: str) -> list[str]:
+    return list(METHODS) if name == "all" else [name]

@@ -23,7 +23,7 @@ from fedadb_app.runs.sections import MethodSection
 from fedadb_app.runs.summary import numbers_as_text
 from fedadb_app.runs.tables import Table, read_table
 from fedadb_app.runs.text_files import read, read_or_note
-from strategies.registry import METHODS, method_title
+from strategies.registry import STRATEGIES, method_title
 
 
 def comparison_page(folder: Path) -> Page:
@@ -130,7 +130,7 @@ def _readings(folder: Path) -> tuple[list[Reading], Mapping[Cell, RunFiles], lis
     for reading in readings:
         if reading.rounds not in usual:
             notes.append(f"runs/{reading.cell.name} does not count: it has other rounds than most.")
-    position = {name: number for number, name in enumerate(METHODS)}
+    position = {name: number for number, name in enumerate(STRATEGIES)}
     readings = sorted(
         (r for r in readings if r.rounds in usual),
         key=lambda r: (r.cell.seed, r.cell.alpha, position.get(r.cell.strategy, len(position))),

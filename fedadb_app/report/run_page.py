@@ -18,7 +18,7 @@ from fedadb_app.report.svg import Picture
 from fedadb_app.runs.reader import RunFiles, read_files
 from fedadb_app.runs.sections import MethodSection
 from fedadb_app.runs.tables import Table
-from strategies.registry import METHODS, method_title
+from strategies.registry import STRATEGIES, method_title
 
 _SHOWN_ROUNDS = 6  # whose anchors are shown
 _PARTS = ("anchors", "train", "aggregate", "evaluate")
@@ -83,7 +83,7 @@ def _learning(run: RunFiles) -> Section:
         pictures.append(charts.lines("Loss", "cross-entropy", losses))
     names = [] if run.diagnostics is None else [row[1] for row in run.diagnostics.rows]
     strategy = str(run.summary.get("strategy"))
-    captions = METHODS[strategy].captions if strategy in METHODS else {}
+    captions = STRATEGIES[strategy].captions if strategy in STRATEGIES else {}
     for name in dict.fromkeys(names):
         if name != "train_loss":
             caption = captions.get(name, name.replace("_", " "))
@@ -136,7 +136,7 @@ def holdings(run: RunFiles) -> Section:
 def of_method(run: RunFiles) -> MethodSection | None:
     """Ask a run's method what it has to show of it."""
     strategy = str(run.summary.get("strategy"))
-    return METHODS[strategy].report(run) if strategy in METHODS else None
+    return STRATEGIES[strategy].report(run) if strategy in STRATEGIES else None
 
 
 def method_sections(run: RunFiles, found: MethodSection | None) -> list[Section]:
