@@ -8,7 +8,7 @@ import pytest
 from helpers import REPOSITORY
 
 from fedadb_app.config import RunConfig
-from strategies.registry import METHODS
+from strategies.registry import METHODS, STRATEGIES
 
 SCRIPT = REPOSITORY / "docs" / "write_tables.py"
 TABLES = {"": RunConfig, **{name: method.params for name, method in METHODS.items()}}
@@ -59,4 +59,4 @@ def test_an_editor_knows_the_keys_that_flower_takes():
     for name, value in config.items():
         if isinstance(value, dict):
             assert schema["properties"][name]["properties"].keys() == value.keys()
-    assert schema["properties"]["strategy"]["enum"] == list(METHODS)
+    assert schema["properties"]["strategy"]["enum"] == list(STRATEGIES)
