@@ -1,6 +1,7 @@
 """Flower ServerApp: configuration, data and model, then the method's rounds, then the results."""
 
 import logging
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -10,6 +11,7 @@ from fedadb_app.flower_internals import call_on_exit
 from fedadb_app.guarded_grid import Allowance, guarded
 from fedadb_app.local_training import choose_device
 from fedadb_app.models.classifier import ModelSpec
+from fedadb_app.models.pretrained import load_weights
 from fedadb_app.process import keep_freed_memory
 from fedadb_app.runs.checkpoint import checkpoint_to_resume
 from fedadb_app.runs.model_file import ModelFile, write_model_file
@@ -40,9 +42,12 @@ def main(grid: Grid, context: Context) -> None:
         folder.write_config(config, params.model_dump(by_alias=True))
         dataset, schema = server_dataset(config), image_schema(config)
         if dataset:
-            folder.identify_data(dataset.digest)
+            folder.identify(data=dataset.digest)
         write_model_file(folder.path, ModelFile.of(config, schema, dataset))
-        model = fitting_model(config, method, schema, dataset).to(device)
+        model = fitting_model(config, method, schema, dataset)
+        if config.weights:
+            folder.identify(weights=load_weights(model, Path(config.weights).expanduser()))
+        model.to(device)
         grid = guarded(grid, Allowance.of(model.state_dict(), config.max_reply_bytes))
         roster = Roster(config)
         roster.gather(grid)

@@ -36,7 +36,7 @@ class RunConfig(
     def _absolute_folders(self) -> Self:
         # A managed SuperLink keeps the working directory of the first run it ever served, so a
         # relative path would point into a folder the user does not expect.
-        for key in ("data_dir", "output_dir", "resume_from", "client_state_dir"):
+        for key in ("data_dir", "output_dir", "resume_from", "client_state_dir", "weights"):
             value = getattr(self, key)
             if value and not os.path.isabs(os.path.expanduser(value)):
                 raise ValueError(f'{kebab(key)}="{value}" must be an absolute path')
@@ -156,8 +156,14 @@ class RunConfig(
         return self.evaluate in {"clients", "both"}
 
     def learning_rate_at(self, server_round: int) -> float:
-        """Return eta_t = eta_0 * decay^(t-1), constant within round t (1-based)."""
-        return self.learning_rate * self.learning_rate_decay ** (server_round - 1)
+        """Return eta_t = eta_0 * decay^(t-1), constant within round t (1-based).
+
+        In the first W rounds, of ``warmup-rounds``, it is t / (W + 1) of that.
+        """
+        rate = self.learning_rate * self.learning_rate_decay ** (server_round - 1)
+        if server_round <= self.warmup_rounds:
+            rate *= server_round / (self.warmup_rounds + 1)
+        return rate
 
 
 def parse_run_config(

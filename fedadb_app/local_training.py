@@ -1,4 +1,4 @@
-"""The local SGD loop that every client trainer shares; on its own it is FedAvg's client.
+"""The local training loop that every client trainer shares; on its own it is FedAvg's client.
 
 A method overrides only what its paper changes: `begin` (a teacher, a sampler, a look at the
 client's state), `loss` (another objective), `backward` (another gradient, e.g. two passes),
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedadb_app.config import RunConfig, Settings
@@ -45,7 +45,7 @@ class LocalTask:
     learning_rate : float
         eta_t, constant within the round.
     config : RunConfig
-        Local epochs, batch size, momentum, weight decay, precision, seed.
+        Local epochs, batch size, optimiser and its values, precision, seed.
     data : LocalData
         D_k.
     attachments : Mapping[str, Attachment]
@@ -69,7 +69,7 @@ class LocalTask:
 
 
 class Trainer(Generic[P]):
-    """E local epochs of mini-batch SGD from the global model (McMahan et al., 2017).
+    """E local epochs of mini-batch SGD (or AdamW) from the global model (McMahan et al., 2017).
 
     Parameters
     ----------
@@ -120,12 +120,7 @@ class Trainer(Generic[P]):
         config, data = self.task.config, self.task.data
         self.model.train()
         # A new optimiser each round: momentum is never carried over.
-        optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=self.task.learning_rate,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-        )
+        optimizer = _optimizer(config, self.model, self.task.learning_rate)
         batches = self.task.generator("batches")
         self.begin()
         total = torch.zeros((), dtype=torch.float64)
@@ -134,8 +129,19 @@ class Trainer(Generic[P]):
             for batch in data.epoch(config.batch_size, batches):
                 optimizer.zero_grad(set_to_none=True)
                 total += self.backward(batch).cpu().double() * len(batch)
+                if config.max_grad_norm > 0:
+                    nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
                 optimizer.step()
         return {"train-loss": float(total) / len(data), **self.finish()}
+
+
+def _optimizer(config: RunConfig, model: ImageClassifier, rate: float) -> torch.optim.Optimizer:
+    """Return SGD with momentum, or AdamW (Loshchilov and Hutter, 2019; betas 0.9 and 0.999)."""
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), rate, weight_decay=config.weight_decay)
+    return torch.optim.SGD(
+        model.parameters(), rate, momentum=config.momentum, weight_decay=config.weight_decay
+    )
 
 
 def frozen_copy(model: ImageClassifier) -> ImageClassifier:

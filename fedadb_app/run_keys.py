@@ -131,6 +131,12 @@ class TrainingKeys(Settings):
         description="`auto`: LeNet for grey images, ResNet-18 otherwise; every net, with its size "
         "and what it does to small images: [models.md](models.md)",
     )
+    weights: str = Field(
+        "",
+        description="absolute path, on the server, of pretrained weights of the model "
+        "(safetensors, or torchvision's `.pth`); its heads are drawn from the seed all the same "
+        '([models.md](models.md#pretrained-weights)); `""` = all weights are drawn',
+    )
     norm: NormPolicy = Field(
         "batch",
         description="normalisation layers, of models that have some: `batch` (running "
@@ -138,10 +144,28 @@ class TrainingKeys(Settings):
     )
     local_epochs: int = Field(5, ge=1, description="E")
     batch_size: int = Field(128, ge=1, description="B; the last, smaller batch of an epoch is kept")
+    optimizer: Literal["sgd", "adamw"] = Field(
+        "sgd",
+        description="a client's, new in each round; `adamw` is refused where a method is defined "
+        "for SGD ([below](#optimiser))",
+    )
     learning_rate: float = Field(0.01, gt=0, description="round t uses learning-rate × decay^(t−1)")
     learning_rate_decay: float = Field(0.99, gt=0, le=1, description="per round")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD; starts empty each round")
-    weight_decay: float = Field(1e-5, ge=0, description="of SGD")
+    warmup_rounds: int = Field(
+        0, ge=0, description="W: round t ≤ W uses t / (W + 1) of its learning rate"
+    )
+    momentum: float = Field(
+        0.9, ge=0, lt=1, description="of SGD; starts empty each round; of no effect with `adamw`"
+    )
+    weight_decay: float = Field(
+        1e-5, ge=0, description="added to SGD's gradient; with `adamw` apart from the gradient"
+    )
+    max_grad_norm: float = Field(
+        0.0,
+        ge=0,
+        description="largest L2 norm of a step's gradient, larger ones are scaled "
+        "down to it; `0` = any",
+    )
     augment: bool = Field(
         False,
         description="the lineage's augmentation of local images: random horizontal flips; for "

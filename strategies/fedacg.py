@@ -84,5 +84,6 @@ METHOD = Method(
     paper="Kim et al., CVPR 2024",
     params=FedACGParams,
     trainer=FedACGTrainer,
+    only_sgd="its momentum accelerates what clients' SGD does to the look-ahead model",
     server=FedACG,
 )

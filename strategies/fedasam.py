@@ -78,5 +78,6 @@ METHOD = Method(
     paper="Caldarola et al., ECCV 2022",
     params=FedASAMParams,
     trainer=FedASAMTrainer,
+    only_sgd="the gradient of the perturbed point is that of a step of SGD",
     server=FedAvg,
 )

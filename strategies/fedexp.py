@@ -85,5 +85,6 @@ METHOD = Method(
     paper="Jhunjhunwala et al., ICLR 2023",
     params=FedEXPParams,
     trainer=Trainer,
+    only_sgd="its extrapolation measures updates whose size follows the learning rate, as SGD's do",
     server=FedEXP,
 )

@@ -116,5 +116,6 @@ METHOD = Method(
     paper="Lee et al., CVPR 2024",
     params=FedSOLParams,
     trainer=FedSOLTrainer,
+    only_sgd="the gradient of the perturbed point is that of a step of SGD",
     server=FedAvg,
 )

@@ -54,6 +54,8 @@ class Method:
     anchors : Callable
         The method's own values -> how a run of these values makes class anchors; None = it makes
         none.
+    only_sgd : str
+        Why clients can train with SGD alone, where they can; empty = with any optimiser.
     refuse : Callable
         (shared values, the method's own) -> nothing, or a `ConfigError` for what the method cannot
         do; the head builder says what it cannot do with a data set's classes and image shape.
@@ -73,6 +75,7 @@ class Method:
     server: type[ServerHalf[Any]]
     heads: HeadBuilder = single_head
     anchors: Callable[[Any], AnchorSettings | None] = without_anchors
+    only_sgd: str = ""
     refuse: Callable[[RunConfig, Any], None] = all_accepted
     report: Callable[[RunFiles], MethodSection | None] = nothing_to_report
     train_in_one_place: "Callable[[ServerRun, int, Round, int], ClientUpdate] | None" = None

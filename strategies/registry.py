@@ -70,5 +70,10 @@ def read_run_config(values: Mapping[str, Scalar]) -> tuple[RunConfig, Method, Se
                     f'{key}="{value}" is not possible with strategy="{config.strategy}": its '
                     f"server needs each client's own update, and only {mean}"
                 )
+    if method.only_sgd and config.optimizer != "sgd":
+        raise ConfigError(
+            f'optimizer="{config.optimizer}" is not possible with strategy="{config.strategy}", '
+            f'which is defined for SGD: {method.only_sgd}; use optimizer="sgd"'
+        )
     method.refuse(config, own[config.strategy])
     return config, method, own[config.strategy]

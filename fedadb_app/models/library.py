@@ -4,6 +4,13 @@ from torch import Tensor, nn
 
 from fedadb_app.models.norm import NormPolicy, obey_norm
 
+CLASSIFIERS = ("fc", "classifier", "heads", "head")
+"""Where nets keep their classifier: ResNet, ShuffleNet; ConvNeXt, DenseNet, EfficientNet,
+MobileNet, VGG; ViT; Swin."""
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""What batch normalisation keeps beside what is trained."""
+
 
 def as_features(net: nn.Module, norm: NormPolicy) -> nn.Module:
     """Make a library's net, whose classifier is gone, what every extractor here is; in place.
@@ -19,14 +26,11 @@ def as_features(net: nn.Module, norm: NormPolicy) -> nn.Module:
             if type(getattr(module, name, None)) is float:
                 setattr(module, name, 0.0)
         for name, buffer in list(module.named_buffers(recurse=False)):
-            if name not in _STATISTICS:
+            if name not in STATISTICS:
                 module.register_buffer(name, buffer, persistent=False)
     return net
 
 
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
-
 def is_constant(name: str, value: Tensor) -> bool:
     """Whether a published file's tensor is such a table of constants."""
-    return not value.is_floating_point() and not name.endswith(_STATISTICS)
+    return not value.is_floating_point() and not name.endswith(STATISTICS)

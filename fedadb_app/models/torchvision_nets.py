@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 
 from torch import nn
 
-from fedadb_app.models.library import as_features
+from fedadb_app.models.library import CLASSIFIERS, as_features
 from fedadb_app.models.model import Choice, Model
 from fedadb_app.models.net_input import Expected
 from fedadb_app.models.norm import NormPolicy
@@ -22,10 +22,6 @@ _OF_ONE_SIZE = ("vit_", "maxvit_")
 _LEFT_OUT = ("googlenet", "inception_", "squeezenet", "regnet_")
 """Families that have a second classifier while they train, none that is linear, or widths that
 cannot be computed without drawing weights."""
-
-_CLASSIFIERS = ("fc", "classifier", "heads", "head")
-"""Where the families keep theirs: ResNet, ShuffleNet; ConvNeXt, DenseNet, EfficientNet,
-MobileNet, VGG; ViT; Swin."""
 
 
 @lru_cache(maxsize=1)
@@ -51,7 +47,7 @@ def torchvision_features(
 
 def _drop_classifier(net: nn.Module) -> None:
     """Put nothing in the place of the last linear layer; a norm before it (ConvNeXt) stays."""
-    for place in _CLASSIFIERS:
+    for place in CLASSIFIERS:
         part = getattr(net, place, None)
         if isinstance(part, nn.Linear):
             setattr(net, place, nn.Identity())
@@ -59,7 +55,7 @@ def _drop_classifier(net: nn.Module) -> None:
         if isinstance(part, nn.Sequential) and isinstance(part[-1], nn.Linear):
             part[-1] = nn.Identity()
             return
-    raise AssertionError(f"{type(net).__name__} has no linear classifier in {_CLASSIFIERS}")
+    raise AssertionError(f"{type(net).__name__} has no linear classifier in {CLASSIFIERS}")
 
 
 def _find(name: str) -> Model | None:

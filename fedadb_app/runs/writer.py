@@ -111,9 +111,9 @@ class RunFolder:
             resumed.write(path)  # so that this folder, too, can be resumed from its first moment on
         return cls(path, run_id, resumed, events, identifying)
 
-    def identify_data(self, digest: str) -> None:
-        """Keep in the summary which images the server deals out or evaluates on."""
-        self._identifying["data"] = digest
+    def identify(self, **digests: str) -> None:
+        """Keep in the summary which images the server has, and which weights it began with."""
+        self._identifying |= digests
 
     def __enter__(self) -> Self:
         self.write_summary("running")
