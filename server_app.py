@@ -15,10 +15,12 @@ from fedadb_app.models.pretrained import load_weights
 from fedadb_app.process import keep_freed_memory
 from fedadb_app.runs.checkpoint import checkpoint_to_resume
 from fedadb_app.runs.model_file import ModelFile, write_model_file
+from fedadb_app.runs.summary import in_words, read_summary
 from fedadb_app.runs.writer import RunFolder
 from fedadb_app.wire_arrays import to_arrays
 from strategies.federated import FederatedStrategy
 from strategies.fit import fitting_model, refuse_misfit
+from strategies.outcome import EarlyStop
 from strategies.registry import read_run_config
 from strategies.roster import Roster
 from strategies.server_run import ServerRun
@@ -77,7 +79,12 @@ def main(grid: Grid, context: Context) -> None:
                 timeout=config.round_timeout,
                 evaluate_fn=strategy.evaluate_round,
             )
+        except EarlyStop as stop:
+            folder.ended_early = str(stop)
+            logger.info("%s", stop)
         finally:
             for name, content in strategy.kept().items():
                 folder.write_tensors(name, content)
+            strategy.outcome.write()
+        logger.info("%s", in_words(read_summary(folder.path)))
     logger.info("finished; results: %s", folder.path)

@@ -19,8 +19,9 @@ from fedadb_app.anchors import AnchorSettings, ClassAnchors, generate_anchors
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, client_data, whole_test_part
 from fedadb_app.data.sources import open_dataset
-from fedadb_app.evaluation import evaluate
+from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.local_training import LocalTask, choose_device
+from fedadb_app.metrics import metrics_of
 from fedadb_app.models.classifier import ModelSpec, build_classifier
 from fedadb_app.randomness import torch_generator
 from strategies.fedadb import as_attachment
@@ -86,8 +87,13 @@ def main(
 
         return run
 
-    def evaluates() -> None:
-        evaluate(server, whole_test_part(source, where, data.preparation), config)
+    def evaluates() -> Evaluation:
+        return evaluate(server, whole_test_part(source, where, data.preparation), config)
+
+    found = evaluates()
+
+    def measures() -> None:
+        metrics_of(found.labels, found.probabilities)
 
     jobs = {
         "bare loop": bare,
@@ -95,6 +101,7 @@ def main(
         "FedADB, client": trains("fedadb"),
         "FedADB, anchors": anchors,
         "evaluation": evaluates,
+        "its metrics": measures,
     }
     table = Table("", "seconds", "to bare")
     first = 0.0

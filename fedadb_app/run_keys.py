@@ -14,6 +14,17 @@ from fedadb_app.settings import Settings
 RobustRule = Literal["none", "clip-median", "trimmed-mean", "median"]
 
 
+SelectBy = Literal[
+    "",
+    "val-accuracy",
+    "val-balanced-accuracy",
+    "val-macro-f1",
+    "val-auc",
+    "val-ece",
+    "val-brier",
+]
+
+
 class IdentityKeys(Settings):
     """What a run is: its method and its seed."""
 
@@ -190,6 +201,27 @@ class OutputKeys(Settings):
     )
     evaluate_every: int = Field(
         1, ge=1, description="in rounds; the last round is always evaluated"
+    )
+    validation: str = Field(
+        "merged",
+        pattern=r"^(merged|official|0?\.\d+)$",
+        description="training images that no client trains on, for the server to choose by: none "
+        "(`merged`, the paper's), the data set's `official` part, or a fraction of each class "
+        "([evaluation.md](evaluation.md))",
+        json_schema_extra={
+            "allowed": '"merged", "official" or a fraction from 0.01 to 0.5, as in "0.1"'
+        },
+    )
+    select_by: SelectBy = Field(
+        "",
+        description="keep the model of the round that is best on the validation part, as "
+        "`best.safetensors`, and report that round",
+    )
+    patience: int = Field(
+        0,
+        ge=0,
+        description="stop when so many evaluated rounds in a row were no better by `select-by`; "
+        "`0` = never",
     )
     output_dir: str = Field("", description='absolute folder for results; `""` = `~/fedadb-runs`')
     run_name: str = Field(

@@ -8,12 +8,14 @@ from flwr.app import Message
 
 from fedadb_app import messages
 from fedadb_app.config import RunConfig
-from fedadb_app.data.clients import whole_test_part
+from fedadb_app.data.clients import validation_part, whole_test_part
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.data.registry import preparation_of
 from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.messages import ClientEvaluation
+from fedadb_app.metrics import metrics_of
 from fedadb_app.models.classifier import StateDict
+from fedadb_app.runs.record import Part
 from fedadb_app.wire_arrays import content_bytes, to_arrays
 from strategies.participants import Clients
 from strategies.replies import read_replies
@@ -93,16 +95,34 @@ def evaluate_on_server(run: ServerRun, this: Round) -> None:
     if dataset is None or not due:
         return
     this.lap()
-    given = None if this.update is None else this.update.evaluation
-    found = given or on_test_set(run, this.evaluated, dataset, this.other_heads)
+    found = None if this.update is None else this.update.evaluation
+    if found is None:
+        this.found = evaluate_parts(run, this.evaluated, this.other_heads)
+        found = this.found["test"]
     record.diagnostics |= {f"accuracy_{name}": value for name, value in found.heads.items()}
     for name, model in this.also_evaluated.items():
         record.diagnostics[f"accuracy_{name}"] = on_test_set(run, model, dataset).accuracy
     record.accuracy, record.loss = found.accuracy, found.loss
     record.class_accuracy = found.class_accuracy
+    for part, evaluation in this.found.items():
+        measured = metrics_of(evaluation.labels, evaluation.probabilities)
+        record.metrics[part] = list(measured.values())
     record.seconds_evaluate += this.lap()
     if not math.isfinite(found.loss):
         logger.warning("round %d: the test loss is %s", this.number, found.loss)
+
+
+def evaluate_parts(
+    run: ServerRun, model: StateDict, other_heads: Sequence[str] = ()
+) -> dict[Part, Evaluation]:
+    """Return what a model finds on the server's test part and, where there is one, validation."""
+    if run.dataset is None:
+        return {}
+    found: dict[Part, Evaluation] = {"test": on_test_set(run, model, run.dataset, other_heads)}
+    if run.config.validates:
+        part = validation_part(run.config, run.dataset, next(run.model.parameters()).device)
+        found["val"] = evaluate(run.model, part, run.config)
+    return found
 
 
 def on_test_set(

@@ -30,8 +30,9 @@ from strategies.evaluation import (
     gather_evaluations,
     on_test_set,
 )
+from strategies.outcome import Outcome
 from strategies.participants import Clients
-from strategies.resume import checkpoint_of, resume_clients
+from strategies.resume import checkpoint_due, checkpoint_of, resume_clients
 from strategies.roster import Roster
 from strategies.round import Round
 from strategies.server import RoundInputs
@@ -65,6 +66,8 @@ class FederatedStrategy(Strategy):
         What the half returned to remember.
     clients : Clients
         Who takes part, and what is remembered of each.
+    outcome : Outcome
+        What the run ends with.
     round : Round
         The current round, from `configure_train` on.
     """
@@ -78,6 +81,7 @@ class FederatedStrategy(Strategy):
             None if dataset is None else lambda model: on_test_set(run, model, dataset)
         )
         self.clients = Clients(run, roster)
+        self.outcome = Outcome(run)
         self.global_model: StateDict = {
             name: tensor.detach().cpu().clone() for name, tensor in run.model.state_dict().items()
         }
@@ -100,6 +104,7 @@ class FederatedStrategy(Strategy):
         """
         resume_clients(checkpoint, self.run, self.clients, self.global_model)
         self.global_model, self.state = checkpoint.model, checkpoint.state
+        self.outcome.resume(checkpoint)
 
     # --- training -----------------------------------------------------------------------
 
@@ -133,8 +138,7 @@ class FederatedStrategy(Strategy):
         content = messages.train_content(arrays, instruction)
         record.bytes_down = content_bytes(content) * len(participants)
         self.round.sent = [messages.train_message(content, node) for node in participants]
-        counts = self.clients.counts
-        samples = [counts[client].train for client in participants.values()]
+        samples = [self.clients.counts[client].train for client in participants.values()]
         return largest_first(grid, self.round.sent, samples)
 
     def _inputs(self, server_round: int) -> RoundInputs:
@@ -219,21 +223,27 @@ class FederatedStrategy(Strategy):
         return MetricRecord({**means}) if means else None
 
     def evaluate_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Evaluate on the whole test set where the configuration asks for it; close the round."""
+        """Evaluate on the whole test set where the configuration asks for it; close the round.
+
+        Raises
+        ------
+        EarlyStop
+            If ``patience`` has run out.
+        """
         if server_round == 0:  # Flower also asks before the first round
             return None
         evaluate_on_server(self.run, self.round)
+        self.outcome.note(self.round)
         self._close_round()
         settings, record, folder = self.run.config, self.round.record, self.run.folder
-        every, last = settings.checkpoint_every, record.round == settings.num_server_rounds
-        if every and (record.round % every == 0 or last):
-            now = checkpoint_of(self.run, self.clients, record.round, self.global_model, self.state)
-            now.write(folder.path)
+        if checkpoint_due(settings, record.round):
+            models = (self.global_model, self.state, self.outcome.best)
+            checkpoint_of(self.run, self.clients, record.round, *models).write(folder.path)
         if settings.snapshot_every and record.round % settings.snapshot_every == 0:
             folder.write_snapshot(record.round, self.kept())
-        if not settings.server_evaluates or math.isnan(record.accuracy):
-            return None
-        return MetricRecord({"accuracy": record.accuracy, "loss": record.loss})
+        self.outcome.end_if_out_of_patience()
+        known = settings.server_evaluates and not math.isnan(record.accuracy)
+        return MetricRecord({"accuracy": record.accuracy, "loss": record.loss}) if known else None
 
     def _close_round(self) -> None:
         record, folder = self.round.record, self.run.folder

@@ -101,6 +101,11 @@ def refuse(config: RunConfig, params: FedAvgParams) -> None:
             f'evaluate="{config.evaluate}" is not possible with strategy="local": there is no '
             f'model of all to send to the clients; use evaluate="server"'
         )
+    if config.validates:
+        raise ConfigError(
+            f'validation="{config.validation}" is not possible with strategy="local": there is no '
+            f'model of all to choose; use validation="merged"'
+        )
     if config.privacy == "local":
         raise ConfigError(
             'privacy="local" is not possible with strategy="local", which releases no model'

@@ -2,6 +2,7 @@
 
 import logging
 
+from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.runs.checkpoint import Checkpoint, Facts, effective_values
@@ -11,8 +12,20 @@ from strategies.server_run import ServerRun
 logger = logging.getLogger("flwr.fedadb")
 
 
+def checkpoint_due(config: RunConfig, server_round: int) -> bool:
+    """Whether a round is followed by a checkpoint: every ``checkpoint-every``, and the last."""
+    every = config.checkpoint_every
+    last = server_round == config.num_server_rounds
+    return every > 0 and (server_round % every == 0 or last)
+
+
 def checkpoint_of(
-    run: ServerRun, clients: Clients, server_round: int, model: StateDict, state: StateDict
+    run: ServerRun,
+    clients: Clients,
+    server_round: int,
+    model: StateDict,
+    state: StateDict,
+    best: StateDict,
 ) -> Checkpoint:
     """Return all that a run needs to go on after a finished round.
 
@@ -26,6 +39,8 @@ def checkpoint_of(
         t.
     model, state : StateDict
         theta^t, and what the method's server half remembers.
+    best : StateDict
+        The chosen model so far; empty without one.
     """
     ledger, folder = clients.ledger, run.folder
     facts = Facts(
@@ -41,7 +56,7 @@ def checkpoint_of(
         seconds=folder.seconds,
         data=run.dataset.digest if run.dataset else "",
     )
-    return Checkpoint(facts, model, state)
+    return Checkpoint(facts, model, state, best)
 
 
 def resume_clients(

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
+from fedadb_app.evaluation import Evaluation
 from fedadb_app.models.classifier import StateDict
-from fedadb_app.runs.record import RoundRecord
+from fedadb_app.runs.record import Part, RoundRecord
 from strategies.server import Broadcast, RoundInputs, ServerUpdate
 
 
@@ -31,6 +32,8 @@ class Round:
         What was asked last.
     update : ServerUpdate or None
         What the half has made of the replies; None until then.
+    found : dict[Part, Evaluation]
+        What the server has found with the evaluated model, by part.
     mark : float
         When what is being timed began, in seconds of `time.perf_counter`.
     """
@@ -42,6 +45,7 @@ class Round:
     evaluators: Mapping[int, int] = field(default_factory=dict)
     sent: Sequence[Message] = ()
     update: ServerUpdate | None = None
+    found: dict[Part, Evaluation] = field(default_factory=dict)
     mark: float = field(default_factory=time.perf_counter)
 
     @property

@@ -53,6 +53,9 @@ ADDED = {
     "feature-noise",
     "patient-pattern",
     "snapshot-every",
+    "validation",
+    "select-by",
+    "patience",
 }
 OTHERWISE = {"fraction-evaluate": 1.0}
 """Where docs/decisions.md departs from that table."""

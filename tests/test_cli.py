@@ -86,7 +86,8 @@ class FinishedRun:
         folder.mkdir(parents=True)
         (folder / "rounds.csv").write_text("round,accuracy\n1,10.00\n2,\n3,30.00\n")
         (folder / "summary.json").write_text(
-            '{"status": "completed", "final_accuracy": 30.0, "best5_accuracy": 20.0}'
+            '{"status": "completed", "final_accuracy": 30.0, "best5_accuracy": 20.0,'
+            '"last50_accuracy": 20.0}'
         )
 
     def wait(self, folder, on_look):

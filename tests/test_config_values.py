@@ -17,6 +17,7 @@ WHOLE = [
     "evaluate-every",
     "checkpoint-every",
     "snapshot-every",
+    "patience",
     "min-nodes",
     "max-examples",
     "fedadb.anchors-per-class",
@@ -60,6 +61,8 @@ CHOICE = [
     "device",
     "precision",
     "evaluate",
+    "validation",
+    "select-by",
     "robust",
     "fedadb.anchor-label",
 ]

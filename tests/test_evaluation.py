@@ -13,6 +13,7 @@ from fedadb_app.evaluation import Evaluation, evaluate
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
 
 CLASSES = 4
+NOBODY = (np.empty(0, np.int64), np.empty((0, 3), np.float32))
 ROW = {"a": [255, 0, 0, 0], "b": [0, 255, 0, 0], "c": [0, 0, 255, 0], "d": [0, 0, 0, 255]}
 
 
@@ -59,7 +60,7 @@ def test_a_confusion_by_hand():
 
 
 def test_class_accuracy_of_given_counts():
-    found = Evaluation(np.array([1, 0, 3]), np.array([4, 0, 3]), 0.0)
+    found = Evaluation(np.array([1, 0, 3]), np.array([4, 0, 3]), 0.0, *NOBODY)
     assert found.accuracy == pytest.approx(400 / 7)
     assert found.class_accuracy[0] == 25
     assert math.isnan(found.class_accuracy[1])

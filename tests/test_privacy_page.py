@@ -54,6 +54,7 @@ def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
         if privacy == "central" and method.server.needs_each_update:
             continue
         values: dict[str, Any] = {"privacy": privacy, "strategy": name, "run-name": name}
+        values |= {"validation": "0.2", "select-by": "val-auc"}  # nothing more leaves a node
         built = federation(**values, norm="batch-local", partition="dirichlet", alpha=0.3)
         # A node that fails: its data would be those of a partition that does not exist.
         built.grid.context(node_id(1)).node_config["partition-id"] = "mine"

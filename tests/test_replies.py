@@ -151,9 +151,12 @@ def test_a_file_that_changed_under_a_run_is_a_refusal():
 # --- evaluate -------------------------------------------------------------------------------
 
 
+UNSENT = (np.arange(12) % 3, np.full((12, 3), 1 / 3, np.float32))
+
+
 def evaluation_reply() -> Message:
     asked = evaluate_message(evaluate_content(3, to_arrays(MODEL)), 11)
-    return evaluate_reply(asked, Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5))
+    return evaluate_reply(asked, Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5, *UNSENT))
 
 
 def test_a_model_to_evaluate_travels():

@@ -4,6 +4,7 @@ import csv
 import logging
 import tomllib
 
+import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid, node_id, server_context, simulated_nodes
@@ -14,7 +15,11 @@ from safetensors.torch import load_file
 import server_app
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError, NodeError, TrainingError
+from fedadb_app.metrics import metrics_of
+from fedadb_app.runs.predictions import Predictions
+from fedadb_app.runs.reader import read_files
 from fedadb_app.runs.record import RoundRecord
+from fedadb_app.runs.summary import selection_summary
 from strategies.registry import METHODS
 
 
@@ -44,6 +49,9 @@ def test_fedadb_on_digits_leaves_a_complete_folder(values, folder):
         "rounds.csv",
         "class_accuracy.csv",
         "diagnostics.csv",
+        "metrics.csv",
+        "confusion.csv",
+        "predictions.npz",
         "summary.json",
         "model.json",
         "model.safetensors",
@@ -60,6 +68,7 @@ def test_fedadb_on_digits_leaves_a_complete_folder(values, folder):
         "final_accuracy": accuracy,
         "best5_accuracy": accuracy,
         "last50_accuracy": accuracy,
+        "selection": selection_summary({}),
         "strategy": "fedadb",
         "dataset": "digits",
         "alpha": 0.3,
@@ -80,6 +89,17 @@ def test_fedadb_on_digits_leaves_a_complete_folder(values, folder):
     shares = [float(classes[name]) for name in dataset.class_names]
     weighted = sum(n * a for n, a in zip(counts, shares, strict=True)) / sum(counts)
     assert weighted == pytest.approx(accuracy, abs=0.02)
+
+    # All that is said of the model follows from the probabilities that are kept.
+    kept = Predictions.read(folder)
+    assert kept.final_round == 1
+    assert np.array_equal(kept.labels, dataset.test_labels)
+    measured = read_files(folder).metric
+    for name, value in metrics_of(kept.labels, kept.final).whole.items():
+        assert measured("test", name) == {1: pytest.approx(value, rel=1e-5)}, name
+    assert measured("test", "accuracy")[1] == pytest.approx(accuracy, abs=0.005)
+    counts_given = [int(row["count"]) for row in read_csv(folder / "confusion.csv")]
+    assert counts_given == metrics_of(kept.labels, kept.final).confusion.ravel().tolist()
 
     config = tomllib.loads((folder / "config.toml").read_text())
     assert config["strategy"] == "fedadb"

@@ -20,7 +20,7 @@ from fedadb_app.cli.common import (
 )
 from fedadb_app.cli.progress import progress_bars, watch
 from fedadb_app.flower_run import FlowerRun, checked_values
-from fedadb_app.runs.summary import read_summary
+from fedadb_app.runs.summary import in_words, read_summary
 
 
 def run(
@@ -51,8 +51,7 @@ def run(
             reason = read_summary(folder).get("reason") or details
             fail(f"the run {status.removeprefix('finished:')}: {reason}; results so far: {folder}")
         if summary := read_summary(folder):  # elsewhere than its SuperLink there is none
-            out.print(
-                f"accuracy: final {summary['final_accuracy']} %, "
-                f"best five rounds {summary['best5_accuracy']} %"
-            )
+            if summary.get("reason"):
+                out.print(summary["reason"], soft_wrap=True, markup=False)
+            out.print(in_words(summary), soft_wrap=True)
         out.print(f"results: {folder}", soft_wrap=True, markup=False)

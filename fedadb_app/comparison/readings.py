@@ -1,6 +1,7 @@
 """What the complete runs of a comparison say, each read from its folder."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from fedadb_app.analysis.convergence import Curve, forgetting
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.errors import DataError
+from fedadb_app.metrics import BETTER
 from fedadb_app.runs.reader import RunFiles, read_files
 from fedadb_app.runs.tables import SECONDS
 
@@ -34,6 +36,12 @@ class Reading:
         Means over all rounds; megabytes (10^6) in both directions.
     failures : int
         Clients' failures over the run.
+    ended_early : bool
+        Whether ``patience`` ran out before the last round.
+    reported_round : int
+        The round that validation chose, or else the last evaluated one.
+    reported : Mapping[str, float]
+        Each metric of the test part in that round; not a number where it is not known.
     """
 
     cell: Cell
@@ -46,6 +54,9 @@ class Reading:
     seconds_per_round: float
     megabytes_per_round: float
     failures: int
+    ended_early: bool
+    reported_round: int
+    reported: Mapping[str, float]
 
     @property
     def forgetting(self) -> float:
@@ -86,6 +97,7 @@ def reading_of(cell: Cell, files: RunFiles) -> Reading:
     rounds, accuracies = table.known("accuracy")
     if not len(rounds):
         raise DataError(f"{files.folder / 'rounds.csv'} holds no accuracy")
+    reported_round = files.chosen_round or int(rounds[-1])
     seconds = sum(table.numbers(column) for column in SECONDS)
     traffic = table.numbers("bytes_down") + table.numbers("bytes_up")
     return Reading(
@@ -99,23 +111,29 @@ def reading_of(cell: Cell, files: RunFiles) -> Reading:
         seconds_per_round=float(np.mean(seconds)),
         megabytes_per_round=float(np.mean(traffic)) / 1e6,
         failures=table.total("failures"),
+        ended_early="reason" in files.summary,
+        reported_round=reported_round,
+        reported={m: files.metric("test", m).get(reported_round, math.nan) for m in BETTER},
     )
 
 
 def mean_curve(readings: Sequence[Reading]) -> Curve:
     """Return the evaluated rounds and the accuracy averaged over seeds.
 
+    Where ``patience`` has ended some of them early, as far as the shortest one goes.
+
     Raises
     ------
     DataError
         If these were not evaluated in the same rounds.
     """
-    rounds = readings[0].rounds
+    whole, shortest = readings[0].rounds, min(readings, key=lambda r: len(r.rounds))
+    rounds = shortest.rounds if shortest.ended_early else whole
     for r in readings:
-        if r.rounds != rounds:
+        if (r.rounds[: len(rounds)] if shortest.ended_early else r.rounds) != rounds:
             raise DataError(
                 f"{readings[0].cell.name} was evaluated {len(rounds)} times, the last in round "
                 f"{rounds[-1]}, but {r.cell.name} {len(r.rounds)} times, in round {r.rounds[-1]}: "
                 f"they have no mean"
             )
-    return rounds, np.mean([r.accuracies for r in readings], axis=0).tolist()
+    return rounds, np.mean([r.accuracies[: len(rounds)] for r in readings], axis=0).tolist()

@@ -11,13 +11,15 @@ from scipy import stats
 from fedadb_app.analysis.convergence import TARGETS, rounds_to_targets, targets_of
 from fedadb_app.analysis.table_files import latex, markdown
 from fedadb_app.comparison.readings import Reading, mean_curve
+from fedadb_app.metrics import BETTER
 from fedadb_app.runs.atomic import replace
+from fedadb_app.runs.record import cell
 from fedadb_app.runs.tables import Table
 from strategies.registry import OWN, method_title
 
 
 def write_csv(readings: Sequence[Reading], path: Path) -> None:
-    """Write one row per run."""
+    """Write one row per run; the metrics at its end are those of the reported round."""
     columns = (
         "best5",
         "final",
@@ -26,13 +28,16 @@ def write_csv(readings: Sequence[Reading], path: Path) -> None:
         "seconds_per_round",
         "megabytes_per_round",
         "failures",
+        "reported_round",
     )
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["strategy", "alpha", "seed", *columns])
+    reported = [f"reported_{name.replace('-', '_')}" for name in BETTER]
+    writer.writerow(["strategy", "alpha", "seed", *columns, *reported])
     for r in readings:
         cells = [getattr(r, column) for column in columns]
         shown = [f"{c:.3f}" if isinstance(c, float) else c for c in cells]
+        shown += [cell("", r.reported[name]) for name in BETTER]
         writer.writerow([r.cell.strategy, f"{r.cell.alpha:g}", r.cell.seed, *shown])
     replace(path, text.getvalue().encode())
 

@@ -17,6 +17,9 @@ SMALLEST_SIDE, LARGEST_SIDE = 28, 1024
 MOST_CLASSES = 10_000
 """More classes than this are taken for a mistake, such as identifiers in place of labels."""
 
+VALIDATION = "validation.json"
+"""A number: how many of the training images, the last of them, are an official validation part."""
+
 _HELD_OUT_EVERY = 5
 
 Shape = tuple[int, int, int]

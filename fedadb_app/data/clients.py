@@ -3,7 +3,7 @@
 from __future__ import annotations  # the configuration asks this package's registries
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from fedadb_app.data.preparation import Preparation
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.data.registry import DATASETS, PARTITIONS, preparation_of
 from fedadb_app.data.sources import open_dataset, open_node_data
+from fedadb_app.data.validation import draw_validation
 from fedadb_app.errors import ConfigError
 from fedadb_app.randomness import numpy_generator
 
@@ -121,13 +122,27 @@ def server_dataset(config: RunConfig) -> ImageDataset | None:
 
 
 @lru_cache(maxsize=1)
+def validation_rows(config: RunConfig) -> Rows:
+    """Return the rows of the training part that no client trains on; `draw_validation`, once."""
+    return draw_validation(config, dataset_of(config))
+
+
+@lru_cache(maxsize=1)
 def partition_of(config: RunConfig, num_clients: int) -> Partition:
     """Return who holds what in a run; computed once a process, by server and clients alike."""
     dataset = dataset_of(config)
-    samples = Samples(config.dataset, dataset.train_labels, dataset.train_domains)
+    kept = np.ones(len(dataset.train_labels), np.bool_)
+    kept[validation_rows(config)] = False
+    rows, domains = np.flatnonzero(kept), dataset.train_domains
+    samples = Samples(
+        config.dataset,
+        dataset.train_labels[rows],
+        None if domains is None else domains[rows],
+    )
     rng = numpy_generator(config.seed, "partition")
     deal = PARTITIONS.find(config.partition).deal
-    return deal(samples, num_clients, rng, **rule_settings(config))
+    dealt = deal(samples, num_clients, rng, **rule_settings(config))
+    return replace(dealt, indices=tuple(rows[part] for part in dealt.indices))
 
 
 def rule_settings(config: RunConfig) -> dict[str, float]:
@@ -190,6 +205,18 @@ def whole_test_part(
     images, labels = dataset.test_images, dataset.test_labels
     return LocalData.from_arrays(
         images, labels, rows, dataset.num_classes, device, preparation=preparation
+    )
+
+
+def validation_part(config: RunConfig, dataset: ImageDataset, device: torch.device) -> LocalData:
+    """Return the images of the training part that no client trains on, for evaluation."""
+    return LocalData.from_arrays(
+        dataset.train_images,
+        dataset.train_labels,
+        validation_rows(config),
+        dataset.num_classes,
+        device,
+        preparation=preparation_of(config.dataset),
     )
 
 

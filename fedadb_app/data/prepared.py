@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from fedadb_app.data.arrays import ImageSchema
+from fedadb_app.data.arrays import VALIDATION, ImageSchema
 from fedadb_app.data.intake.digest import content_digest
 from fedadb_app.data.intake.division import held_out_patients
 from fedadb_app.data.intake.names import shown
@@ -41,7 +41,8 @@ class Source:
         Changes with the content, so that a replaced file is prepared anew; see `stamp_of`.
     write : Callable[[Path], list[str]]
         Writes ``{train,test}_{images,labels}.npy``, where there are several
-        ``train_domains.npy``, where they are known ``{train,test}_patients.npy``, and of a
+        ``train_domains.npy``, where they are known ``{train,test}_patients.npy``, where the
+        last of the training images are an official validation part ``validation.json``, and of a
         user's own images a report, into an empty folder; returns the class names.
     origin : str
         What is prepared, and how: of two copies with one origin, the older one is not used.
@@ -73,6 +74,10 @@ class ImageDataset:
         Which domain each training image comes from, int64 ``(N,)``; None where there is but one.
     train_patients : numpy.ndarray or None
         Whose each training image is, int64 ``(N,)``; None where that is not known.
+    test_patients : numpy.ndarray or None
+        The same of each test image.
+    num_validation : int
+        How many of the training images, the last of them, are an official validation part.
     report : IntakeReport or None
         Of a user's own images, how they came in.
     """
@@ -86,6 +91,8 @@ class ImageDataset:
     digest: str
     train_domains: npt.NDArray[np.int64] | None = None
     train_patients: npt.NDArray[np.int64] | None = None
+    test_patients: npt.NDArray[np.int64] | None = None
+    num_validation: int = 0
     report: IntakeReport | None = None
 
     @property
@@ -114,7 +121,7 @@ class ImageDataset:
 
 _ARRAYS = (
     *("train_images", "train_labels", "train_domains", "train_patients"),
-    *("test_images", "test_labels"),
+    *("test_images", "test_labels", "test_patients"),
 )
 
 
@@ -144,6 +151,7 @@ def open_source(name: str, source: Source) -> ImageDataset:
     }
     for kind in ("images", "labels"):  # a node may have no test part
         arrays.setdefault(f"test_{kind}", arrays[f"train_{kind}"][:0])
+    official = folder / VALIDATION
     report = None
     if (folder / REPORT).is_file():
         report = IntakeReport.from_json(json.loads((folder / REPORT).read_text()))
@@ -152,6 +160,7 @@ def open_source(name: str, source: Source) -> ImageDataset:
         name=name,
         class_names=tuple(meta["class_names"]),
         digest=meta["digest"],
+        num_validation=json.loads(official.read_text()) if official.is_file() else 0,
         report=report,
         **arrays,
     )

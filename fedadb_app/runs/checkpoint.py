@@ -7,7 +7,7 @@ so far, who kept a state, and what must be equal for the run to be the same one.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -40,7 +40,7 @@ MAY_DIFFER = frozenset(
 )
 """Keys that a resumed run may set otherwise: where things lie, and how long a run is patient."""
 
-_MODEL, _STATE = "model/", "state/"
+_MODEL, _STATE, _BEST = "model/", "state/", "best/"
 
 
 class Facts(BaseModel):
@@ -89,11 +89,15 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a finished round: `facts`, the global `model`, the method's server `state`."""
+    """A run after a finished round: `facts`, the global `model`, the method's server `state`.
+
+    `best` is the model of the round that ``select-by`` has chosen so far; empty without one.
+    """
 
     facts: Facts
     model: StateDict
     state: StateDict
+    best: StateDict = field(default_factory=dict)
 
     @staticmethod
     def path(run_folder: Path) -> Path:
@@ -110,6 +114,7 @@ class Checkpoint:
         """
         tensors = {_MODEL + name: tensor for name, tensor in self.model.items()}
         tensors |= {_STATE + name: tensor for name, tensor in self.state.items()}
+        tensors |= {_BEST + name: tensor for name, tensor in self.best.items()}
         write_tensors(self.path(run_folder), tensors, self.facts.model_dump_json())
 
     @classmethod
@@ -127,11 +132,11 @@ class Checkpoint:
             facts = Facts.model_validate_json(text)
         except ValidationError as error:
             raise CheckpointError(f"{path} is no checkpoint of this version of the app") from error
-        model, state = (
+        model, state, best = (
             {n.removeprefix(part): t for n, t in tensors.items() if n.startswith(part)}
-            for part in (_MODEL, _STATE)
+            for part in (_MODEL, _STATE, _BEST)
         )
-        return cls(facts, model, state)
+        return cls(facts, model, state, best)
 
     @property
     def lineage(self) -> tuple[Ancestor, ...]:

@@ -13,8 +13,8 @@ from fedadb_app.runs.text_files import read
 class EventFiles:
     """``<run folder>/tensorboard/``, one step per round: what the tables hold, cell by cell.
 
-    Tags are ``rounds/<column>``, ``class_accuracy/<label>-<name>`` and ``diagnostics/<name>``. An
-    empty cell has no event.
+    Tags are ``rounds/<column>``, ``class_accuracy/<label>-<name>``, ``diagnostics/<name>`` and, of
+    whole parts, ``metrics/<part>-<metric>``. An empty cell has no event.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class EventFiles:
 
 def _cells(run_folder: Path) -> Iterator[tuple[int, str, float]]:
     """Yield round, tag and value of each cell that is not empty."""
-    rounds, classes, diagnostics = (_table(run_folder / name) for name in TABLES)
+    rounds, classes, diagnostics, metrics = (_table(run_folder / name) for name in TABLES)
     for row in rounds.rows:
         for column, cell in zip(rounds.header[1:], row[1:], strict=True):
             if cell:
@@ -68,6 +68,9 @@ def _cells(run_folder: Path) -> Iterator[tuple[int, str, float]]:
                 yield int(row[0]), f"class_accuracy/{label}-{_safe(name)}", float(cell)
     for server_round, name, cell in diagnostics.rows:
         yield int(server_round), f"diagnostics/{_safe(name)}", float(cell)
+    for server_round, part, metric, class_name, cell in metrics.rows:
+        if cell and not class_name:
+            yield int(server_round), f"metrics/{part}-{metric}", float(cell)
 
 
 def _table(path: Path) -> Table:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
-from fedadb_app.data.clients import SampleCounts, rule_settings
+from fedadb_app.data.clients import SampleCounts, rule_settings, validation_rows
 from fedadb_app.data.partition import Partition, Skew
 from fedadb_app.data.prepared import ImageDataset
 
@@ -20,6 +20,7 @@ def of_partition(partition: Partition, config: RunConfig, dataset: ImageDataset)
     labels, classes = dataset.train_labels, dataset.num_classes
     counts = np.stack([np.bincount(labels[p], minlength=classes) for p in partition.indices])
     skew = Skew.of(counts)
+    kept = len(validation_rows(config)) if config.validates else 0
     return {
         "rule": config.partition,
         **rule_settings(config),
@@ -28,13 +29,14 @@ def of_partition(partition: Partition, config: RunConfig, dataset: ImageDataset)
         "draws": partition.draws,
         "moved": partition.moved,
         "dealt": int(counts.sum()),
-        "left_out": len(labels) - int(counts.sum()),
+        "left_out": len(labels) - kept - int(counts.sum()),
         "skew": {
             "mean_jensen_shannon_distance": round(float(skew.distances.mean()), 4),
             "max_jensen_shannon_distance": round(float(skew.distances.max()), 4),
             "missing_class_rate": round(skew.missing_class_rate, 4),
         },
         **({"feature_noise": config.feature_noise} if config.feature_noise else {}),
+        **({"validation": kept} if kept else {}),
         "classes": list(dataset.class_names),
         "clients": [
             {

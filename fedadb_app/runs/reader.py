@@ -18,14 +18,16 @@ from torch import Tensor
 
 from fedadb_app.errors import DataError
 from fedadb_app.runs.partition_file import PARTITION, parse_partition
-from fedadb_app.runs.record import CLASS_ACCURACY, DIAGNOSTICS, ROUNDS
+from fedadb_app.runs.record import CLASS_ACCURACY, DIAGNOSTICS, METRICS, ROUNDS
 from fedadb_app.runs.summary import SUMMARY, accuracy_summary, parse_summary
 from fedadb_app.runs.tables import (
     Floats,
     Table,
     diagnostic,
+    metric,
     read_by_round,
     read_diagnostics,
+    read_metrics,
     read_rounds,
 )
 from fedadb_app.runs.text_files import read, read_or_note
@@ -43,8 +45,8 @@ class RunFiles:
         Where they lie.
     summary, config : Mapping[str, Any]
         Values of ``summary.json`` and ``config.toml``, numbers as text.
-    rounds, class_accuracy, diagnostics : Table or None
-        The three tables.
+    rounds, class_accuracy, diagnostics, metrics : Table or None
+        The tables.
     partition : Mapping[str, Any] or None
         ``partition.json``.
     faults : Mapping[str, str]
@@ -59,6 +61,7 @@ class RunFiles:
     diagnostics: Table | None
     partition: Mapping[str, Any] | None
     faults: Mapping[str, str]
+    metrics: Table | None = None
 
     @property
     def num_rounds(self) -> int:
@@ -72,6 +75,11 @@ class RunFiles:
             return [str(name) for name in self.partition["classes"]]
         return [] if self.class_accuracy is None else self.class_accuracy.header[1:]
 
+    @property
+    def chosen_round(self) -> int:
+        """The round that ``select-by`` chose; 0 where none was."""
+        return int(self.summary.get("selection", {}).get("chosen", {}).get("round", 0))
+
     def class_counts(self) -> npt.NDArray[np.int64] | None:
         """Return samples per client and class, ``(K, C)``; None where only the nodes know."""
         clients = [] if self.partition is None else self.partition["clients"]
@@ -82,6 +90,10 @@ class RunFiles:
     def diagnostic(self, name: str) -> tuple[Floats, Floats]:
         """Return the rounds and the values of one name in ``diagnostics.csv``."""
         return diagnostic(self.diagnostics, name)
+
+    def metric(self, part: str, name: str) -> dict[int, float]:
+        """Return round -> value of a metric of all images of a part, where it is known."""
+        return metric(self.metrics, part, name)
 
     def kept(self, name: str) -> Mapping[int, Path]:
         """Return the round and the path of each kept file of a name: of snapshots, and the last."""
@@ -107,14 +119,18 @@ def read_files(folder: Path) -> RunFiles:
     faults: dict[str, str] = {}
     class_accuracy = read_or_note(folder / CLASS_ACCURACY, read_by_round, faults)
     diagnostics = read_or_note(folder / DIAGNOSTICS, read_diagnostics, faults)
+    metrics = read_or_note(folder / METRICS, read_metrics, faults)
     config = read_or_note(folder / CONFIG, _config, faults) or {}
     partition = read_or_note(folder / PARTITION, parse_partition, faults)
     if summary["status"] != "running":  # while it is, a file may be a round ahead of another
         no_privacy = config.get("privacy", "none") == "none"  # then each round says its drift
-        unfit = _unfit(summary, rounds, class_accuracy, diagnostics, every_round=no_privacy)
+        unfit = _unfit(
+            summary, rounds, class_accuracy, diagnostics, metrics, every_round=no_privacy
+        )
         for name, wrong in unfit.items():
             faults[name] = f"{folder / name} does not hold the whole run: {wrong}"
-    return RunFiles(folder, summary, config, rounds, class_accuracy, diagnostics, partition, faults)
+    tables = (rounds, class_accuracy, diagnostics)
+    return RunFiles(folder, summary, config, *tables, partition, faults, metrics)
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
@@ -169,6 +185,7 @@ def _unfit(
     rounds: Table,
     classes: Table | None,
     diagnostics: Table | None,
+    metrics: Table | None,
     every_round: bool,
 ) -> dict[str, str]:
     """Return what each table of a run that has ended lacks of it.
@@ -185,6 +202,9 @@ def _unfit(
     if classes is not None and classes.numbers("round").tolist() != evaluated.tolist():
         said = f"{len(classes.rows)} rows for {len(evaluated)} evaluated rounds"
         found[CLASS_ACCURACY] = said
+    if metrics is not None and set(metrics.numbers("round")) != set(evaluated):
+        said = f"{len(set(metrics.numbers('round')))} rounds of {len(evaluated)} evaluated ones"
+        found[METRICS] = said
     if diagnostics is not None and every_round and summary["status"] == "completed":
         last = diagnostics.rows[-1][0] if diagnostics.rows else "0"
         if last != summary["rounds"]:

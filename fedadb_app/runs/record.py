@@ -1,17 +1,23 @@
-"""What is recorded of one round: a row of ``rounds.csv``, and its lines in two further tables."""
+"""What is recorded of one round: a row of ``rounds.csv``, and its lines in further tables."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Literal
 
-ROUNDS, CLASS_ACCURACY, DIAGNOSTICS = TABLES = (
+ROUNDS, CLASS_ACCURACY, DIAGNOSTICS, METRICS = TABLES = (
     "rounds.csv",
     "class_accuracy.csv",
     "diagnostics.csv",
+    "metrics.csv",
 )
 """The tables of a run's folder."""
 
 DIAGNOSTICS_HEADER = ("round", "name", "value")
+METRICS_HEADER = ("round", "part", "metric", "class", "value")
+
+Part = Literal["test", "val", "clients"]
+"""Which images a metric is of: the server's test or validation part, or what clients hold out."""
 
 _OWN_FILE = {"column": False}  # kept in a file of its own, not in rounds.csv
 _METHOD = {"filled by": "a diagnostic of this name"}
@@ -27,6 +33,8 @@ class RoundRecord:
         Percent, one per class; empty where nothing was evaluated.
     diagnostics : dict[str, float]
         What else was found, by name.
+    metrics : dict[Part, list[tuple[str, int or None, float]]]
+        Per part: name, class label (None: of all its images) and value.
     """
 
     round: int
@@ -45,6 +53,9 @@ class RoundRecord:
     epsilon: float = math.nan
     class_accuracy: Sequence[float] = field(default=(), metadata=_OWN_FILE)
     diagnostics: dict[str, float] = field(default_factory=dict, metadata=_OWN_FILE)
+    metrics: dict[Part, list[tuple[str, int | None, float]]] = field(
+        default_factory=dict, metadata=_OWN_FILE
+    )
 
     def add(self, found: Mapping[str, float]) -> None:
         """Record what a method's server half found; one named as a column of its own goes there.
@@ -71,6 +82,20 @@ class RoundRecord:
         """Return the round, name and value of each diagnostic, by name."""
         found = sorted(self.diagnostics.items())
         return [[str(self.round), name, f"{value:.6g}"] for name, value in found]
+
+    def metric_rows(self, class_names: Sequence[str]) -> list[list[str]]:
+        """Return a row of ``metrics.csv`` per metric of each part; of one unknown without value."""
+        return [
+            [
+                str(self.round),
+                part,
+                name,
+                "" if label is None else class_names[label],
+                cell("", value),
+            ]
+            for part, values in self.metrics.items()
+            for name, label, value in values
+        ]
 
     @classmethod
     def header(cls) -> list[str]:

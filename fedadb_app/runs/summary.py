@@ -1,7 +1,7 @@
 """``summary.json``: how a run stands or ended, and the accuracies that it is judged by."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +30,33 @@ def accuracy_summary(accuracies: Sequence[float]) -> dict[str, float | None]:
     }
 
 
+def selection_summary(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which accuracy was chosen how, and the round that validation chose, if one was."""
+    how = {
+        "final_accuracy": "of the last evaluated round",
+        "best5_accuracy": "mean of the five rounds that are best on the images it is measured on: "
+        "the paper's statistic, too high by what picking gains",
+        "last50_accuracy": "mean of the last fifty evaluated rounds",
+    }
+    return {**how, **({"chosen": dict(chosen)} if chosen else {})}
+
+
+def in_words(summary: Mapping[str, Any]) -> str:
+    """Return a run's accuracies and how each was chosen, in a line."""
+    if summary.get("final_accuracy") is None:
+        return "nothing was evaluated"
+    said = [
+        f"accuracy: final {summary['final_accuracy']} %",
+        f"last fifty rounds {summary['last50_accuracy']} %",
+        f"best five rounds {summary['best5_accuracy']} % (picked on the same images)",
+    ]
+    chosen = summary.get("selection", {}).get("chosen")
+    if chosen:
+        test = chosen["test"]["accuracy"]
+        said.append(f"round {chosen['round']} {test} % (chosen by {chosen['by']})")
+    return ", ".join(said)
+
+
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return a run's ``summary.json``; nothing while it has none, or one that is damaged."""
     try:
@@ -48,6 +75,8 @@ def parse_summary(text: str) -> dict[str, Any]:
     """
     content = numbers_as_text(text)
     _ = content["status"], int(content["rounds"]), content["seconds"]
+    if "selection" in content:
+        _ = dict(dict(content["selection"]).get("chosen", {}))
     return content
 
 

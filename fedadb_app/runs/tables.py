@@ -1,7 +1,7 @@
 """A run's tables as text, so that a page shows each number as it stands in its file.
 
-The one place where they are parsed and checked. A line without its end is still being written, or
-was cut off: it does not count.
+The one place where they are written, parsed and checked. A line without its end is still being
+written, or was cut off: it does not count.
 """
 
 import csv
@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fedadb_app.runs.record import DIAGNOSTICS_HEADER, ROUNDS
+from fedadb_app.runs.atomic import append
+from fedadb_app.runs.record import DIAGNOSTICS_HEADER, METRICS_HEADER, ROUNDS
 from fedadb_app.runs.text_files import read
 
 SECONDS = ("seconds_anchors", "seconds_train", "seconds_aggregate", "seconds_evaluate")
@@ -59,6 +60,21 @@ class Table:
     def total(self, column: str) -> int:
         """Return the sum of a column of whole numbers."""
         return int(self.numbers(column).sum())
+
+
+def append_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Add rows to a table, which begins with its first one.
+
+    Raises
+    ------
+    StorageError
+        If the disk does not take them.
+    """
+    if rows:
+        text = io.StringIO(newline="")
+        lines = rows if path.exists() else [header, *rows]
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        append(path, text.getvalue().encode())
 
 
 def read_table(text: str) -> Table:
@@ -131,6 +147,30 @@ def read_diagnostics(text: str) -> Table:
     if before and not set.intersection(*(names[t] for t in before)) <= names[last]:
         return Table(table.header, [row for row in table.rows if int(row[0]) != last])
     return table
+
+
+def read_metrics(text: str) -> Table:
+    """Parse ``metrics.csv``.
+
+    Raises
+    ------
+    ValueError, csv.Error
+        If it has other columns, a round is no whole number, or a value is no finite number.
+    """
+    table = read_table(text)
+    if tuple(table.header) != METRICS_HEADER:
+        raise ValueError(f"its columns are not {', '.join(METRICS_HEADER)}")
+    for t, part, metric, _, value in table.rows:
+        if int(t) < 1 or not math.isfinite(float(value or 0)):
+            raise ValueError(f'round {t} has "{value}" as {metric} of {part}')
+    return table
+
+
+def metric(table: Table | None, part: str, name: str) -> dict[int, float]:
+    """Return round -> value of one metric of all images of a part, where it is known."""
+    rows = [] if table is None else table.rows
+    wanted = (part, name, "")
+    return {int(t): float(value) for t, *what, value in rows if value and tuple(what) == wanted}
 
 
 def diagnostic(table: Table | None, name: str) -> tuple[Floats, Floats]:

@@ -1,7 +1,5 @@
 """A run's folder: written as the run goes, complete up to the last finished round."""
 
-import csv
-import io
 import json
 import math
 import platform
@@ -25,7 +23,7 @@ from fedadb_app.data.partition import Partition
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.local_training import Attachment
-from fedadb_app.runs.atomic import append, move, replace, sync
+from fedadb_app.runs.atomic import move, replace, sync
 from fedadb_app.runs.checkpoint import Checkpoint
 from fedadb_app.runs.live_view import EventFiles
 from fedadb_app.runs.partition_file import PARTITION, of_nodes, of_partition
@@ -34,13 +32,15 @@ from fedadb_app.runs.record import (
     CLASS_ACCURACY,
     DIAGNOSTICS,
     DIAGNOSTICS_HEADER,
+    METRICS,
+    METRICS_HEADER,
     ROUNDS,
     TABLES,
     RoundRecord,
     cell,
 )
-from fedadb_app.runs.summary import SUMMARY, Status, accuracy_summary
-from fedadb_app.runs.tables import read_accuracies
+from fedadb_app.runs.summary import SUMMARY, Status, accuracy_summary, selection_summary
+from fedadb_app.runs.tables import append_rows, read_accuracies
 
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
 _HEADER = ",".join(RoundRecord.header()) + "\n"
@@ -61,6 +61,10 @@ class RunFolder:
         Flower's id of the run.
     resumed : Checkpoint or None
         What the run goes on from; the folder begins with that run's rounds.
+    chosen : Mapping[str, Any]
+        For the summary: the round that validation has chosen so far, and what is said of it.
+    ended_early : str
+        Why a run that goes well has fewer rounds than it was asked for; empty where it has all.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ class RunFolder:
         self._started = time.time() - (resumed.facts.seconds if resumed else 0.0)
         self._accuracies, self._last_round = read_accuracies(path)
         self._ended = False
+        self.chosen: Mapping[str, Any] = {}
+        self.ended_early = ""
         # Of two threads one waits; a signal handler may come in between in the same thread.
         self._summary_lock = threading.RLock()
 
@@ -126,7 +132,7 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self.write_summary("completed")
+            self.write_summary("completed", self.ended_early)
         elif issubclass(kind, Exception):
             known = isinstance(error, FedADBError)
             self.write_summary("failed", str(error) if known else f"{kind.__name__}: {error}")
@@ -177,20 +183,21 @@ class RunFolder:
     ) -> None:
         """Write who holds what of a data set."""
         self._identifying["clients"] = len(partition.indices)
-        self._write_json(PARTITION, of_partition(partition, config, dataset))
+        _write_json(self.path / PARTITION, of_partition(partition, config, dataset))
 
     def write_nodes(self, stated: Mapping[int, SampleCounts], schema: ImageSchema) -> None:
         """Write which nodes with their own data have been connected."""
         self._identifying["clients"] = len(stated)
-        self._write_json(PARTITION, of_nodes(stated, schema))
+        _write_json(self.path / PARTITION, of_nodes(stated, schema))
 
     def add_round(self, record: RoundRecord, class_names: Sequence[str]) -> None:
         """Append a finished round; who reads along sees it at once."""
-        self._append(ROUNDS, RoundRecord.header(), [record.row()])
+        append_rows(self.path / ROUNDS, RoundRecord.header(), [record.row()])
         self._last_round = record.round
         if classes := record.class_row():
-            self._append(CLASS_ACCURACY, ["round", *class_names], [classes])
-        self._append(DIAGNOSTICS, DIAGNOSTICS_HEADER, record.diagnostic_rows())
+            append_rows(self.path / CLASS_ACCURACY, ["round", *class_names], [classes])
+        append_rows(self.path / DIAGNOSTICS, DIAGNOSTICS_HEADER, record.diagnostic_rows())
+        append_rows(self.path / METRICS, METRICS_HEADER, record.metric_rows(class_names))
         if not math.isnan(record.accuracy):
             self._accuracies.append(float(cell("accuracy", record.accuracy)))
         if self._events:
@@ -224,13 +231,14 @@ class RunFolder:
             if self._ended:
                 for path in self._tables:  # what the last summary counts must outlive it
                     sync(path)
-            self._write_json(
-                SUMMARY,
+            _write_json(
+                self.path / SUMMARY,
                 {
                     "status": status,
                     **({"reason": reason} if reason else {}),
                     "rounds": self._last_round,
                     **accuracy_summary(self._accuracies),
+                    "selection": selection_summary(self.chosen),
                     "seconds": round(self.seconds, 3),
                     **self._identifying,
                 },
@@ -239,17 +247,6 @@ class RunFolder:
     @property
     def _tables(self) -> list[Path]:
         return [path for name in TABLES if (path := self.path / name).exists()]
-
-    def _append(self, name: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Add rows to a table, which begins with its first one."""
-        if rows:
-            path, text = self.path / name, io.StringIO(newline="")
-            lines = rows if path.exists() else [header, *rows]
-            csv.writer(text, lineterminator="\n").writerows(lines)
-            append(path, text.getvalue().encode())
-
-    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        replace(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def folder_of(config: RunConfig, run_id: int) -> Path:
@@ -277,6 +274,10 @@ def _make(path: Path, tables: Mapping[str, str]) -> None:
             f'output-dir="{path.parent}" cannot be written to ({error.strerror}); '
             f"set output-dir to a folder that this user may write"
         ) from error
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    replace(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def _versions() -> dict[str, str]:

@@ -17,5 +17,5 @@ def test_steps_sets_clients_and_server_beside_the_bare_loop(monkeypatch, capsys)
     assert end.value.code == 0
     shown = capsys.readouterr().out
     assert re.search(r"bare loop\W+[\d.]+\W+1\.00", shown)
-    for row in ("FedAvg, client", "FedADB, client", "FedADB, anchors", "evaluation"):
+    for row in ("FedAvg, client", "FedADB, client", "FedADB, anchors", "evaluation", "its metrics"):
         assert re.search(rf"{row}\W+\d+\.\d+", shown), shown

@@ -1,6 +1,7 @@
 """What a complete run says, and the numbers in a comparison's tables."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fedadb_app.comparison.grid import Cell
 from fedadb_app.comparison.readings import mean_curve, read_run
 from fedadb_app.comparison.tables import mean_and_std, paired_interval, write_csv, write_markdown
 from fedadb_app.errors import DataError
+from fedadb_app.runs.reader import read_files
 
 # --- numbers --------------------------------------------------------------------------------
 
@@ -125,6 +127,8 @@ def test_readings_and_tables(tmp_path):
         rows = list(csv.DictReader(file))
     assert [(r["strategy"], r["seed"], r["final"]) for r in rows][-1] == ("fedadb", "1", "90.000")
 
+    assert {(r["reported_round"], r["reported_auc"]) for r in rows} == {("3", "")}  # no metrics.csv
+
     write_markdown(readings, "fedavg", tmp_path / "comparison.md")
     text = (tmp_path / "comparison.md").read_text()
     # best five of three rounds = their mean: FedADB 60 and 63.33, FedAvg 13.33 and 16.67
@@ -139,3 +143,53 @@ def test_readings_and_tables(tmp_path):
     assert r"FedADB & 2 & \textbf{61.6" in source
     assert r"FedADB & 1 (1.0$\times$) & 3 (1.0$\times$) & -- \\" in source
     assert r"Accuracy in \%, mean $\pm$ sample" in source
+
+
+def test_where_patience_ran_out_the_mean_goes_as_far_as_the_shortest_run(tmp_path):
+    readings = []
+    for seed, accuracies in enumerate(([10.0, 20.0, 30.0], [20.0, 40.0])):
+        cell = Cell("fedavg", 0.1, seed)
+        folder = tmp_path / cell.name
+        write_run(folder, accuracies)
+        if seed:
+            summary = json.loads((folder / "summary.json").read_text())
+            (folder / "summary.json").write_text(json.dumps({**summary, "reason": "patience=1"}))
+        readings.append(read_run(cell, folder))
+    assert mean_curve(readings) == ((1, 2), [15.0, 30.0])
+    assert mean_curve(readings[::-1]) == ((1, 2), [15.0, 30.0])
+
+
+def test_the_metrics_of_a_row_are_those_of_the_last_evaluated_round_or_the_chosen_one(tmp_path):
+    rows = [f"{t},test,auc,,0.{t}" for t in (1, 2, 3)]
+    for name, chosen in (("last", None), ("chosen", 2)):
+        folder = tmp_path / name
+        write_run(folder, [10.0, 10.0, 20.0])
+        text = "\n".join(["round,part,metric,class,value", *rows])
+        (folder / "metrics.csv").write_text(f"{text}\n")
+        if chosen:
+            summary = json.loads((folder / "summary.json").read_text())
+            (folder / "summary.json").write_text(
+                json.dumps({**summary, "selection": {"chosen": {"round": chosen}}})
+            )
+    cell = Cell("fedavg", 0.1, 0)
+    write_csv([read_run(cell, tmp_path / name) for name in ("last", "chosen")], tmp_path / "c.csv")
+    with (tmp_path / "c.csv").open() as file:
+        found = [(r["reported_round"], r["reported_auc"]) for r in csv.DictReader(file)]
+    assert found == [("3", "0.3"), ("2", "0.2")]
+
+
+def test_metrics_of_other_rounds_than_the_evaluated_ones_are_a_fault(tmp_path):
+    write_run(tmp_path, [10.0, 20.0])
+    (tmp_path / "metrics.csv").write_text("round,part,metric,class,value\n1,test,auc,,0.5\n")
+    assert "1 rounds of 2 evaluated ones" in read_files(tmp_path).faults["metrics.csv"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["round,part,metric\n", "round,part,metric,class,value\n1,test,auc,,nan\n",
+     "round,part,metric,class,value\none,test,auc,,0.5\n"],
+)  # fmt: skip
+def test_a_damaged_table_of_metrics_is_a_fault(tmp_path, text):
+    write_run(tmp_path, [10.0])
+    (tmp_path / "metrics.csv").write_text(text)
+    assert "cannot be read" in read_files(tmp_path).faults["metrics.csv"]

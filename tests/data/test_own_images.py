@@ -15,6 +15,7 @@ from fedadb_app.data.clients import (
     image_schema,
     partition_counts,
     partition_of,
+    validation_rows,
 )
 from fedadb_app.data.intake.report import IntakeError
 from fedadb_app.data.sources import open_node_data
@@ -116,6 +117,18 @@ def test_no_client_evaluates_on_a_patient_whom_another_trains_on(tmp_path):
         assert data.counts == counts[client]
     assert kept
     assert not trained & kept
+
+
+def test_patients_of_a_folder_are_on_one_side(tmp_path):
+    root = hospital(tmp_path / "h", ("a", "b"), count=60, patients=12)
+    config = RunConfig(dataset=str(root), partition="iid", validation="0.2", evaluate="both")
+    made = dataset_of(config)
+    dealt = np.concatenate(partition_of(config, 2).indices)
+    assert len(made.train_patients[validation_rows(config)])
+    trained = set(made.train_patients[dealt])
+    assert trained.isdisjoint(made.train_patients[validation_rows(config)])
+    assert made.test_patients is not None
+    assert len(made.test_patients) == len(made.test_labels)
 
 
 def test_a_nodes_patients_are_held_out_whole(tmp_path):

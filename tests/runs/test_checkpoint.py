@@ -26,7 +26,7 @@ from fedadb_app.runs.checkpoint import (
 )
 from strategies.registry import METHODS, read_run_config
 
-TABLES = ("rounds.csv", "class_accuracy.csv", "diagnostics.csv")
+TABLES = ("rounds.csv", "class_accuracy.csv", "diagnostics.csv", "metrics.csv")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a round leaves in the three tables, cell by cell."""
+"""What a round leaves in the tables, cell by cell."""
 
 import csv
 import math
@@ -128,3 +128,22 @@ def test_what_a_method_found_goes_into_its_column_and_nothing_else_into_any(fold
     assert (row["anchor_quality"], row["accuracy"]) == ("0.5", "40.00")
     rows = [tuple(row.values()) for row in read_csv(folder.path / "diagnostics.csv")]
     assert rows == [("1", "accuracy", "99"), ("1", "rounds", "3")]
+
+
+# --- metrics.csv ----------------------------------------------------------------------------
+
+
+def test_metrics_are_in_long_form_and_unknown_ones_have_no_value(folder):
+    of_test = [("auc", None, 0.987654321), ("sensitivity", 0, 97.5), ("sensitivity", 1, math.nan)]
+    folder.add_round(
+        RoundRecord(1, metrics={"test": of_test, "val": [("auc", None, 1.0)]}), CLASSES
+    )
+    folder.add_round(RoundRecord(2), CLASSES)
+    with (folder.path / "metrics.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["round", "part", "metric", "class", "value"],
+            ["1", "test", "auc", "", "0.987654"],
+            ["1", "test", "sensitivity", "cat", "97.5"],
+            ["1", "test", "sensitivity", "dog, wet", ""],
+            ["1", "val", "auc", "", "1"],
+        ]

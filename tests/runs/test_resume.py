@@ -17,7 +17,7 @@ from fedadb_app.runs.checkpoint import (
     Checkpoint,
 )
 
-TABLES = ("rounds.csv", "class_accuracy.csv", "diagnostics.csv")
+TABLES = ("rounds.csv", "class_accuracy.csv", "diagnostics.csv", "metrics.csv")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from run_folders import CLASSES, evaluated, summary, write_partition
 
 from fedadb_app.errors import TrainingError
 from fedadb_app.runs.record import RoundRecord
-from fedadb_app.runs.summary import accuracy_summary
+from fedadb_app.runs.summary import accuracy_summary, selection_summary
 from fedadb_app.runs.writer import RunFolder
 
 
@@ -24,6 +24,7 @@ def test_a_completed_run(folder):
         "final_accuracy": 60.0,
         "best5_accuracy": 55.0,
         "last50_accuracy": 55.0,
+        "selection": selection_summary({}),
         "strategy": "fedadb",
         "dataset": "digits",
         "alpha": 0.1,

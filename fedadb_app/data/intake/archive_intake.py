@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fedadb_app.data.arrays import Shape, check_size
+from fedadb_app.data.arrays import VALIDATION, Shape, check_size
 from fedadb_app.data.intake.archive import Archive, DamagedArchiveError, Labels, numbered, opened
 from fedadb_app.data.intake.arrays_on_disk import GrowingArray
 from fedadb_app.data.intake.duplicates import Duplicates, fingerprint
@@ -20,7 +20,8 @@ from fedadb_app.data.intake.resize import shaped
 from fedadb_app.errors import DataError
 
 _PARTS = {"train": ("train", "val"), "test": ("test",)}
-"""Part -> members of the archive; validation images are trained on, as in the lineage (FedSOL)."""
+"""Part -> members of the archive; validation images come last, and are trained on unless a run
+says otherwise, as in the lineage (FedSOL)."""
 
 
 def write_archive(path: Path, class_names: Sequence[str], folder: Path) -> list[str]:
@@ -107,6 +108,8 @@ class _Intake:
                     array = stack.enter_context(GrowingArray(folder / f"{part}_images.npy"))
                     for member in members:
                         self._copy(archive, member, part, labels[member], window, array)
+                if "val" in members:
+                    (folder / VALIDATION).write_text(json.dumps(len(labels["val"])))
                 joined = np.concatenate([labels[m] for m in members])
                 np.save(folder / f"{part}_labels.npy", joined)
                 if self.report is not None:

@@ -11,13 +11,15 @@ _FOLDS = 5
 
 
 def held_out_patients(
-    labels: npt.NDArray[np.int64], patients: npt.NDArray[np.int64] | None
+    labels: npt.NDArray[np.int64],
+    patients: npt.NDArray[np.int64] | None,
+    folds: int = _FOLDS,
 ) -> npt.NDArray[np.bool_]:
-    """Mark the samples that are kept from training: about a fifth of each class, whole patients.
+    """Mark samples that are kept from training: about a fold of each class, whole patients.
 
     Where no patient is known, every fifth image of each class (`held_out`). Otherwise a fold of
     scikit-learn's StratifiedGroupKFold: of those that leave every class a training sample, the
-    one whose classes are nearest to a fifth; none where there is no such fold.
+    one whose classes are nearest to its share; none where there is no such fold.
 
     Parameters
     ----------
@@ -25,6 +27,8 @@ def held_out_patients(
         int64, ``(N,)``.
     patients : numpy.ndarray or None
         int64, ``(N,)``: equal for two images of one patient.
+    folds : int
+        Of how many folds one is kept, at least 2.
 
     Returns
     -------
@@ -34,7 +38,8 @@ def held_out_patients(
     if patients is None:
         return held_out(labels)
     marked = np.zeros(len(labels), np.bool_)
-    folds = min(_FOLDS, len(np.unique(patients)))
+    share = 1 / folds
+    folds = min(folds, len(np.unique(patients)))
     if folds < 2:
         return marked
     from sklearn.model_selection import StratifiedGroupKFold
@@ -51,7 +56,7 @@ def held_out_patients(
         warnings.simplefilter("ignore", UserWarning)
         for _, kept in splitter.split(labels, labels, patients):
             shares = np.array([(labels[kept] == c).sum() for c in classes]) / counts
-            distance = float(np.abs(shares - 1 / _FOLDS).sum())
+            distance = float(np.abs(shares - share).sum())
             if shares.max() < 1 and len(kept) > 0 and distance < best:
                 best = distance
                 marked[:] = False

@@ -1,0 +1,155 @@
+"""What a run ends with beside its last model: the chosen one, and what both say of each image."""
+
+import logging
+import math
+from collections.abc import Mapping
+
+from fedadb_app.aggregation import in_types_of
+from fedadb_app.evaluation import Evaluation
+from fedadb_app.local_training import Attachment
+from fedadb_app.metrics import BETTER
+from fedadb_app.models.classifier import StateDict
+from fedadb_app.runs.checkpoint import Checkpoint
+from fedadb_app.runs.predictions import Predictions
+from fedadb_app.runs.record import METRICS, METRICS_HEADER, Part
+from fedadb_app.runs.tables import Table, metric, read_metrics
+from strategies.evaluation import evaluate_parts
+from strategies.round import Round
+from strategies.server_run import ServerRun
+
+logger = logging.getLogger("flwr.fedadb")
+
+Found = Mapping[Part, Evaluation]
+
+
+class EarlyStop(Exception):  # noqa: N818 - no error: the run ends well
+    """A run's patience has run out; the text says of what."""
+
+
+class Outcome:
+    """The server's last evaluation, and that of the round that validation has chosen.
+
+    The chosen round is the first of those with the best value, as ``metrics.csv`` has it.
+
+    Parameters
+    ----------
+    run : ServerRun
+        For the configuration, the data and the folder.
+
+    Attributes
+    ----------
+    best : StateDict
+        The model of the chosen round, as it was evaluated; empty while there is none.
+    """
+
+    def __init__(self, run: ServerRun) -> None:
+        self._run = run
+        self._metric = run.config.select_by.removeprefix("val-")
+        self._last: tuple[int, Found] | None = None
+        self._chosen: tuple[int, Found] | None = None
+        self._value = math.nan
+        self._waited = 0  # evaluated rounds since the chosen one
+        self.best: StateDict = {}
+
+    def note(self, this: Round) -> None:
+        """Keep what the server has found in a round, and choose the round if it is the best."""
+        if not this.found:
+            return
+        self._last = this.number, this.found
+        if not self._metric:
+            return
+        table = Table(METRICS_HEADER, this.record.metric_rows(self._run.schema.class_names))
+        if self._look(table) is None:
+            return
+        self._chosen = this.number, this.found
+        self.best = in_types_of(this.inputs.model, this.evaluated)
+        self._tell(table)
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on with the round that the earlier run had chosen."""
+        if not self._metric or METRICS not in checkpoint.facts.tables:
+            return
+        table = read_metrics(checkpoint.facts.tables[METRICS])
+        chosen = self._look(table)
+        if chosen is None:
+            return
+        self.best = checkpoint.best
+        self._chosen = chosen, evaluate_parts(self._run, self.best)
+        self._tell(table)
+
+    def _look(self, table: Table) -> int | None:
+        """Count evaluated rounds; return the last that is better than all before it."""
+        chosen = None
+        known = metric(table, "val", self._metric)
+        for number in dict.fromkeys(int(row[0]) for row in table.rows):
+            value = known.get(number, math.nan)
+            self._waited += 1
+            first = math.isnan(self._value) and not math.isnan(value)
+            if first or BETTER[self._metric] * (value - self._value) > 0:
+                self._value, self._waited, chosen = value, 0, number
+        return chosen
+
+    def _tell(self, table: Table) -> None:
+        """Put the chosen round, and what is said of its test part, into the summary."""
+        assert self._chosen is not None
+        number = self._chosen[0]
+        values = {name: metric(table, "test", name).get(number) for name in BETTER}
+        self._run.folder.chosen = {
+            "by": self._run.config.select_by,
+            "round": number,
+            "value": self._value,
+            "test": {name: value for name, value in values.items() if value is not None},
+        }
+
+    def end_if_out_of_patience(self) -> None:
+        """End the run where ``patience`` says so.
+
+        Raises
+        ------
+        EarlyStop
+            If so many evaluated rounds in a row were no better than the chosen one.
+        """
+        config = self._run.config
+        if not config.patience or self._waited < config.patience or self._last is None:
+            return
+        since = f"than in round {self._chosen[0]}" if self._chosen else "as it was never known"
+        if self._last[0] < config.num_server_rounds:
+            raise EarlyStop(
+                f"stopped early after round {self._last[0]} (patience={config.patience}): "
+                f"{config.select_by} was no better in {self._waited} evaluated rounds {since}"
+            )
+
+    def write(self) -> None:
+        """Write ``predictions.npz``, ``confusion.csv`` and ``best.safetensors``, as far as known.
+
+        Raises
+        ------
+        StorageError
+            If the disk does not take them.
+        """
+        folder, dataset = self._run.folder, self._run.dataset
+        if self.best:
+            folder.write_tensors("best", Attachment(self.best))
+        elif self._metric:
+            logger.warning("no round could be chosen: %s was never known", self._metric)
+        if self._last is None or dataset is None:
+            return
+        number, final = self._last
+        chosen_round, chosen = self._chosen or (0, {})
+        both = {
+            f"{when}{part}": found[part].probabilities
+            for when, found in (("final_", final), ("chosen_", chosen))
+            for part in found
+        }
+        predictions = Predictions(
+            labels=final["test"].labels,
+            final=both["final_test"],
+            final_round=number,
+            chosen=both.get("chosen_test"),
+            chosen_round=chosen_round,
+            val_labels=final["val"].labels if "val" in final else None,
+            val_final=both.get("final_val"),
+            val_chosen=both.get("chosen_val"),
+            groups=dataset.test_patients,
+        )
+        predictions.write(folder.path, self._run.schema.class_names)
