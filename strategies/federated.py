@@ -225,10 +225,7 @@ class FederatedStrategy(Strategy):
     def evaluate_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate on the whole test set where the configuration asks for it; close the round.
 
-        Raises
-        ------
-        EarlyStop
-            If ``patience`` has run out.
+        Raises `EarlyStop` if ``patience`` has run out.
         """
         if server_round == 0:  # Flower also asks before the first round
             return None

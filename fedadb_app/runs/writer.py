@@ -174,9 +174,8 @@ class RunFolder:
 
     def write_config(self, config: RunConfig, own: Mapping[str, Scalar]) -> None:
         """Write every effective value and the versions it ran with."""
-        shared = config.model_dump(by_alias=True)
-        tables = {**shared, config.strategy: dict(own), "packages": _versions()}
-        replace(self.path / CONFIG, tomli_w.dumps(tables).encode())
+        tables = config.model_dump(by_alias=True) | {config.strategy: dict(own)}
+        replace(self.path / CONFIG, tomli_w.dumps(tables | {"packages": _versions()}).encode())
 
     def write_partition(
         self, partition: Partition, config: RunConfig, dataset: ImageDataset
