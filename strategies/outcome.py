@@ -62,7 +62,8 @@ class Outcome:
         if self._look(table) is None:
             return
         self._chosen = this.number, this.found
-        self.best = in_types_of(this.inputs.model, this.evaluated)
+        evaluated = in_types_of(this.inputs.model, this.evaluated)
+        self.best = {name: tensor.clone() for name, tensor in evaluated.items()}
         self._tell(table)
 
     def resume(self, checkpoint: Checkpoint) -> None:

@@ -83,7 +83,7 @@ def archive(tmp_path) -> str:
     return str(tmp_path / "made.npz")
 
 
-@pytest.mark.parametrize(("asked", "kept"), [("merged", 0), ("official", 12), ("0.25", 20)])
+@pytest.mark.parametrize(("asked", "kept"), [("merged", 0), ("official", 12), ("0.5", 36)])
 def test_no_client_trains_on_it(archive, asked, kept):
     config = RunConfig(dataset=archive, validation=asked)
     held, dealt = validation_rows(config), partition_of(config, 3).indices
