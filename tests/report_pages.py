@@ -9,6 +9,7 @@ import torch
 from helpers import read_csv, read_json
 from markupsafe import Markup
 
+from fedadb_app.comparison.differences import write_significance
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.comparison.readings import read_run
 from fedadb_app.comparison.tables import write_csv, write_markdown
@@ -134,6 +135,7 @@ def write_comparison(base):
             readings.append(read_run(cell, folder))
     write_csv(readings, base / "comparison.csv")
     write_markdown(readings, "fedavg", base / "comparison.md")
+    write_significance(readings, "fedavg", base)
     shared = {
         "run-config": {"dataset": "digits", "num-server-rounds": 4, "weight-decay": 1e-05},
         "federation": {"num_supernodes": 4, "client_cpus": 1, "client_gpus": 0.0},

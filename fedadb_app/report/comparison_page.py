@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from fedadb_app.comparison.grid import Cell
@@ -15,7 +14,8 @@ from fedadb_app.comparison.readings import Reading, mean_curve, reading_of
 from fedadb_app.errors import DataError
 from fedadb_app.report import charts
 from fedadb_app.report.charts import Line
-from fedadb_app.report.page_parts import Page, Section, shown
+from fedadb_app.report.difference_sections import cost_section, significance_section
+from fedadb_app.report.page_parts import Page, Section, rendered, shown, sources
 from fedadb_app.report.run_page import heat_map, holdings, method_sections, of_method
 from fedadb_app.report.svg import Picture
 from fedadb_app.runs.reader import RunFiles, read_files
@@ -33,7 +33,9 @@ def comparison_page(folder: Path) -> Page:
     readings, files, notes = _readings(folder)
     faults: dict[str, str] = {}
     table = read_or_note(folder / "comparison.csv", _one_row_per_run, faults)
-    prose = read_or_note(folder / "comparison.md", _markdown, faults)
+    prose = read_or_note(folder / "comparison.md", rendered, faults)
+    latex = sources(folder, "comparison.tex", faults)
+    tests = significance_section(folder, faults)
     notes += faults.values()
     named = {f"{s}-alpha{a}-seed{i}" for s, a, i, *_ in (table.rows if table else ())}
     there = {r.cell.name for r in readings}
@@ -50,7 +52,9 @@ def comparison_page(folder: Path) -> Page:
             lead="" if readings else "No run has completed yet.",
             prose=prose or Markup(),
             tables={"Every run (comparison.csv)": table} if table else {},
-        )
+            sources=latex,
+        ),
+        *tests,
     ]
     for alpha in sorted({r.cell.alpha for r in readings}):
         of_alpha = [r for r in readings if r.cell.alpha == alpha]
@@ -87,11 +91,6 @@ def _settings(text: str) -> dict[str, Any]:
     _ = content["run-config"]["dataset"], content["run-config"]["num-server-rounds"]
     _ = content["federation"]["num_supernodes"]
     return content
-
-
-def _markdown(text: str) -> Markup:
-    body = text.partition("\n")[2]  # the page has its own title
-    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(body))
 
 
 def _one_row_per_run(text: str) -> Table:
@@ -164,6 +163,7 @@ def _side_by_side(
             lead=f"{failures} failures of clients in {len(readings)} runs.",
             pictures=_mean_costs(methods),
         ),
+        cost_section(methods, files, suffix),
     ]
     return sections, [fault for section in own.values() if section for fault in section.faults]
 

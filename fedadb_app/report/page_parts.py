@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from fedadb_app.report.svg import Picture
 from fedadb_app.runs.tables import Table
+from fedadb_app.runs.text_files import read_or_note
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Section:
     pictures: Sequence[Picture] = ()
     notes: Sequence[str] = ()
     tables: Mapping[str, Table] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -53,3 +56,15 @@ def shown(values: Mapping[str, Any]) -> dict[str, str]:
         key: str(value).lower() if isinstance(value, bool) else str(value) or "–"
         for key, value in values.items()
     }
+
+
+def rendered(text: str) -> Markup:
+    """Return a Markdown file as HTML without its first line: the page has its own title."""
+    body = text.partition("\n")[2]
+    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(body))
+
+
+def sources(folder: Path, name: str, faults: dict[str, str]) -> dict[str, str]:
+    """Return what a section shows of a LaTeX file; nothing where it is not there."""
+    text = read_or_note(folder / name, str, faults)
+    return {f"As LaTeX ({name})": text} if text else {}

@@ -101,3 +101,55 @@ def test_a_half_written_table_of_a_comparison_hides_no_method(comparison, tmp_pa
     page = page_of(comparison, tmp_path)
     assert page.values["complete runs"] == "4"
     assert "The tables lack fedadb-alpha0.1-seed1: " in page.text
+
+
+def test_a_comparison_shows_what_its_tests_say(comparison, tmp_path):
+    """FedADB is 7 points above FedAvg with both seeds: no spread, so that t is infinite."""
+    page = page_of(comparison, tmp_path)
+    for name in ("significance.csv", "comparison.csv"):
+        assert cells(comparison / name) in page.tables
+    assert "mean of the last 50 rounds" in page.text
+    matrices = [a for a in page.alternatives() if "Matrix of differences" in a]
+    assert len(matrices) == 3
+    assert all("Significant: FedADB over FedAvg +7.00 (p = 0)." in alt for alt in matrices)
+    for name in ("comparison.tex", "significance.tex"):
+        assert " ".join((comparison / name).read_text().split()) in page.text
+
+
+def test_a_comparison_shows_the_ranks_of_its_methods(comparison, tmp_path):
+    header = "statistic,method,mean_rank,blocks,left_out,friedman_p,critical_difference"
+    ranks = [("fedavg", 2.8), ("fedadb", 1.0), ("feddyn", 2.2)]
+    rows = [f"final,{name},{rank},5,0,0.02,1.48" for name, rank in ranks]
+    (comparison / "ranks.csv").write_text("\n".join([header, *rows]) + "\n")
+    html = html_of(comparison, tmp_path, drawn=True)
+    page = page_of(comparison, tmp_path)
+    (diagram,) = [a for a in page.alternatives() if "Critical-difference" in a]
+    assert "mean ranks over 5 blocks: FedADB 1.00, FedDyn 2.20, FedAvg 2.80." in diagram
+    assert "Critical difference 1.48. Not told apart: FedADB, FedDyn; FedDyn, FedAvg." in diagram
+    assert "1.48 = critical difference" in html
+
+
+def test_accuracy_stands_over_what_it_has_cost(comparison, tmp_path):
+    """A round takes 1.334 s and 1.500004 MB; the mean over both seeds ends at 48.9 + 1.5."""
+    alternatives = page_of(comparison, tmp_path).alternatives()
+    (over_bytes,) = [a for a in alternatives if "Accuracy over bytes" in a]
+    (over_seconds,) = [a for a in alternatives if "Accuracy over seconds" in a]
+    assert "FedAvg: 50.40 % after 6.00002 MB" in over_bytes
+    assert "FedADB: 57.40 % after 6.00002 MB" in over_bytes
+    assert "FedAvg: 50.40 % after 5.336 s" in over_seconds
+
+
+def test_without_tests_a_comparison_is_shown_all_the_same(comparison, tmp_path):
+    for path in [*comparison.glob("significance.*"), comparison / "ranks.csv"]:
+        path.unlink()
+    page = page_of(comparison, tmp_path)
+    assert "Do the methods differ?" not in page.text
+    assert page.values["complete runs"] == "4"
+
+
+@pytest.mark.parametrize("name", ["significance.csv", "ranks.csv"])
+def test_a_damaged_file_of_tests_is_named(comparison, tmp_path, name):
+    (comparison / name).write_text("statistic,alpha\nfinal,0.1\n")
+    page = page_of(comparison, tmp_path)
+    assert f"{comparison / name} cannot be read: column" in page.text
+    assert "Do the methods differ?" in page.text
