@@ -100,7 +100,8 @@ def test_the_bundle_holds_exactly_the_app(bundle):
 
 
 def test_the_bundle_is_small(bundle):
-    assert len(bundle) < 2**20
+    """Text, not packed; each SuperNode gets it once per run. Data or a model would stand out."""
+    assert len(bundle) < 3 * 2**19
 
 
 def test_the_bundle_keeps_the_configuration(bundle):
