@@ -10,6 +10,7 @@ from fedadb_app.client_context import at_this_node
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import (
     PartitionClaim,
+    SampleCounts,
     client_data,
     dataset_of,
     image_schema,
@@ -129,6 +130,22 @@ def test_patients_of_a_folder_are_on_one_side(tmp_path):
     assert trained.isdisjoint(made.train_patients[validation_rows(config)])
     assert made.test_patients is not None
     assert len(made.test_patients) == len(made.test_labels)
+
+
+def test_the_sites_of_a_label_list_are_clients(tmp_path):
+    """By hand: 12 images of the north, 16 of the south, 20 of the west; the split is stated."""
+    root = hospital(tmp_path / "h", ("a", "b"), count=30)
+    files = [f"{name}/{i:02}.png" for i in range(30) for name in "ab"]
+    sites = ["north"] * 12 + ["south"] * 16 + ["west"] * 20
+    lines = [f"{file},{site},train" for file, site in zip(files[:48], sites, strict=True)]
+    lines += [f"{file},north,test" for file in files[48:]]
+    (root / "labels.csv").write_text("\n".join(["file,site,split", *lines]))
+    config = RunConfig(dataset=str(root), partition="natural")
+    sizes = [len(part) for part in partition_of(config, 3).indices]
+    assert sizes == [12, 16, 20]
+    assert partition_counts(config, partition_of(config, 3))[2] == SampleCounts(20, 0)
+    with pytest.raises(DataError, match="a client for each of the 3 domains; there are 2"):
+        partition_of(config, 2)
 
 
 def test_a_nodes_patients_are_held_out_whole(tmp_path):
