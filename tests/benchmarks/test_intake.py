@@ -12,4 +12,4 @@ def test_a_line_for_each_number_of_images(capsys, monkeypatch):
     said = capsys.readouterr().out
     lines = [re.findall(r"[\d.]+", line) for line in said.splitlines()[2:]]
     assert [line[0] for line in lines] == ["8", "12"]
-    assert all(float(line[-1]) < float(line[2]) + 1 for line in lines)
+    assert all(float(line[-2]) < float(line[2]) + 1 for line in lines)
