@@ -13,7 +13,7 @@ from helpers import Federation, make_federation
 from hypothesis import settings as hypothesis_settings
 
 import strategies.roster
-from fedadb_app.data.clients import partition_of
+from fedadb_app.data.clients import partition_of, validation_rows
 from fedadb_app.data.sources import open_dataset
 
 # A busy machine is slow now and then: a test's time is bounded as a whole, not by the example.
@@ -37,9 +37,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     open_dataset.cache_clear()
     partition_of.cache_clear()
+    validation_rows.cache_clear()
     yield tmp_path / "cache" / "fedadb"
     open_dataset.cache_clear()
     partition_of.cache_clear()
+    validation_rows.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope="session")
