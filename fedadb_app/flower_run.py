@@ -11,9 +11,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 from fedadb_app.assignments import app_defaults, as_assignments
@@ -44,11 +46,14 @@ class Simulation:
         CPUs, and so torch threads, of one client; a worker runs for every so many CPUs.
     client_gpus : float
         Share of a GPU of one client.
+    workers : int
+        Clients that train side by side, which changes no result; 0 for as many as the CPUs allow.
     """
 
     num_supernodes: int = 2
     client_cpus: int = 1
     client_gpus: float = 0.0
+    workers: int = 0
 
     def __post_init__(self) -> None:
         """Refuse clients that no worker on this machine could ever take.
@@ -56,20 +61,47 @@ class Simulation:
         Raises
         ------
         ConfigError
-            If a client asks for more CPUs than there are, unless ``RAY_ADDRESS`` names a cluster.
+            If clients ask for more CPUs than there are, unless ``RAY_ADDRESS`` names a cluster.
         """
         cpus = os.cpu_count() or 1
-        if self.client_cpus > cpus and not os.environ.get("RAY_ADDRESS"):
+        if os.environ.get("RAY_ADDRESS"):
+            return
+        if self.client_cpus > cpus:
             raise ConfigError(
                 f"--client-cpus {self.client_cpus}: this machine has {cpus} CPUs, so no client "
                 f"could ever start; use at most {cpus}"
             )
+        if self.workers * self.client_cpus > cpus:
+            raise ConfigError(
+                f"--workers {self.workers}: with {self.client_cpus} CPUs for each client they need "
+                f"{self.workers * self.client_cpus}, and this machine has {cpus}"
+            )
+
+    def shared_by(self, jobs: int) -> "Simulation":
+        """Return the same federation for one of several runs side by side, on its share of CPUs.
+
+        Raises
+        ------
+        ConfigError
+            If a client does not fit into this share.
+        """
+        if jobs == 1 or self.workers:
+            return self
+        share = (os.cpu_count() or 1) // jobs
+        if share < self.client_cpus:
+            raise ConfigError(
+                f"--jobs {jobs}: each run would have {share} of this machine's "
+                f"{os.cpu_count() or 1} CPUs, but a client has {self.client_cpus}; "
+                f"use fewer jobs, or say how many --workers each has"
+            )
+        return replace(self, workers=share // self.client_cpus)
 
     def arguments(self) -> str:
         """Return the text for ``--federation-config``."""
+        workers = f" init-args-num-cpus={self.workers * self.client_cpus}" if self.workers else ""
         return (
             f"num-supernodes={self.num_supernodes} client-resources-num-cpus={self.client_cpus} "
-            f"client-resources-num-gpus={self.client_gpus}"
+            f"client-resources-num-gpus={self.client_gpus}{workers}"
         )
 
 
@@ -103,6 +135,8 @@ class FlowerRun:
         How to simulate; None for a SuperLink with real SuperNodes.
     superlink : str
         A connection of ``$FLWR_HOME/config.toml``; empty for its default.
+    home : Path or None
+        ``FLWR_HOME`` for this run; None for the user's.
 
     Raises
     ------
@@ -116,28 +150,27 @@ class FlowerRun:
         values: Mapping[str, Scalar],
         simulation: Simulation | None,
         superlink: str = "",
+        home: Path | None = None,
     ) -> None:
+        self._home = home
         self._superlink = [superlink] if superlink else []
         arguments = ["run", str(app), *self._superlink, "--run-config", as_assignments(values)]
         if simulation is not None:
             arguments += ["--federation-config", simulation.arguments()]
-        self.run_id = str(_flwr(*arguments)["run-id"])
+        self.run_id = str(_flwr(home, *arguments)["run-id"])
 
     def status(self) -> tuple[str, str]:
         """Return what the SuperLink says: e.g. ``running`` or ``finished:completed``.
 
         The second text says why a run failed.
         """
-        (run,) = _flwr("list", "--run-id", self.run_id, *self._superlink)["runs"]
+        (run,) = _flwr(self._home, "list", "--run-id", self.run_id, *self._superlink)["runs"]
         return run["status"], run.get("status-details") or ""
 
     def stop(self) -> None:
         """Ask Flower to stop the run; a second Ctrl-C does not keep the request from arriving."""
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            _flwr("stop", self.run_id, *self._superlink)
-        finally:
-            signal.signal(signal.SIGINT, before)
+        with uninterrupted():
+            _flwr(self._home, "stop", self.run_id, *self._superlink)
 
     def wait(self, folder: Path, on_look: Callable[[], None]) -> tuple[str, str]:
         """Wait for the end of the run; call `on_look` twice a second.
@@ -177,12 +210,33 @@ class FlowerRun:
             time.sleep(_LOOK_EVERY)
 
 
-def _flwr(*arguments: str) -> dict[str, Any]:
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C, in this process and in the commands that it starts meanwhile.
+
+    Only the main thread can; others rely on its doing so while it waits for them.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _flwr(home: Path | None, *arguments: str) -> dict[str, Any]:
     program = shutil.which("flwr")
     if program is None:
         raise FlowerError("the command `flwr` is not on PATH; activate the app's environment")
+    environment = {**os.environ, **({"FLWR_HOME": str(home)} if home else {})}
     done = subprocess.run(
-        [program, *arguments, "--format", "json"], capture_output=True, text=True, check=False
+        [program, *arguments, "--format", "json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     try:
         answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])

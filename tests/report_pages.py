@@ -134,7 +134,7 @@ def write_comparison(base):
             )
             readings.append(read_run(cell, folder))
     write_csv(readings, base / "comparison.csv")
-    write_markdown(readings, "fedavg", base / "comparison.md")
+    write_markdown(readings, "fedavg", base / "comparison.md", {})
     write_significance(readings, "fedavg", base)
     shared = {
         "run-config": {"dataset": "digits", "num-server-rounds": 4, "weight-decay": 1e-05},

@@ -27,13 +27,13 @@ class FakeFlower:
         for plot in ("plot_curves", "plot_classes"):  # of the comparison's own folder
             monkeypatch.setattr(f"fedadb_app.comparison.running.{plot}", lambda *arguments: None)
 
-    def start(self, app, values, simulation):
+    def start(self, app, values, simulation, home=None):
         self.started.append(f"{values['output-dir'].split('/')[-2]}/{values['run-name']}")
         if self.ends.get(self.started[-1]) == "refused":
             raise FlowerError("flwr run: Invalid run configuration")
         return values, simulation
 
-    def watch(self, progress, flower_run, folder, rounds, name, parent=None):
+    def watch(self, progress, flower_run, folder, rounds, name, parent=None, stop=None):
         values, simulation = flower_run
         end = self.ends.get(self.started[-1], "completed")
         if self.real:

@@ -1,5 +1,6 @@
 """What the commands share: options, and errors in one sentence."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from fedadb_app.errors import ConfigError, FedADBError
 from fedadb_app.flower_run import Simulation
 
 Number = TypeVar("Number", int, float)
+
+_FOR_ONE = re.compile(r"\s*([\w-]+):\s+(.+)", re.DOTALL)
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -32,6 +35,15 @@ CpusOption = Annotated[
     int, typer.Option("--client-cpus", min=1, help="CPUs (torch threads) of one client.")
 ]
 GpusOption = Annotated[float, typer.Option("--client-gpus", min=0, help="GPU share of one client.")]
+WorkersOption = Annotated[
+    int,
+    typer.Option(
+        "--workers", min=0, help="Clients of a run that train side by side; 0: as the CPUs allow."
+    ),
+]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", min=1, help="Runs side by side, each on its share of the CPUs.")
+]
 
 
 @contextmanager
@@ -55,6 +67,34 @@ def parse_all(texts: list[str] | None) -> dict[str, Scalar]:
     for text in texts or []:
         values |= parse_assignments(text)
     return values
+
+
+def parse_by_method(
+    texts: list[str] | None,
+) -> tuple[dict[str, Scalar], dict[str, dict[str, Scalar]]]:
+    """Join what several --run-config say to all methods, and what to one: ``fedsol: key=value``.
+
+    A file says so in a table, ``[methods.fedsol]``.
+
+    Raises
+    ------
+    ConfigError
+        If an assignment is none.
+    """
+    shared: dict[str, Scalar] = {}
+    own: dict[str, dict[str, Scalar]] = {}
+    for text in texts or []:
+        method = _FOR_ONE.fullmatch(text)
+        if method:
+            own.setdefault(method[1], {}).update(parse_assignments(method[2]))
+            continue
+        for key, value in parse_assignments(text).items():
+            if key.startswith("methods."):
+                name, _, key = key.removeprefix("methods.").partition(".")
+                own.setdefault(name, {})[key] = value
+            else:
+                shared[key] = value
+    return shared, own
 
 
 def words(text: str) -> list[str]:
@@ -94,7 +134,11 @@ def numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
 
 
 def simulation_of(
-    num_supernodes: int | None, client_cpus: int, client_gpus: float, values: Mapping[str, Scalar]
+    num_supernodes: int | None,
+    client_cpus: int,
+    client_gpus: float,
+    values: Mapping[str, Scalar],
+    workers: int = 0,
 ) -> Simulation:
     """Return the federation to simulate, with the nodes that a run configuration waits for.
 
@@ -110,4 +154,4 @@ def simulation_of(
         raise ConfigError(
             f"--num-supernodes {num_supernodes}: the run would wait for more, min-nodes={needed}"
         )
-    return Simulation(num_supernodes or max(2, needed), client_cpus, client_gpus)
+    return Simulation(num_supernodes or max(2, needed), client_cpus, client_gpus, workers)

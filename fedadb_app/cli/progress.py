@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from threading import Event
 
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -10,7 +11,7 @@ from rich.table import Column
 from fedadb_app.cli.common import err
 from fedadb_app.comparison.folder import is_complete
 from fedadb_app.comparison.grid import Cell, Grid
-from fedadb_app.comparison.running import Outcome, run_comparison
+from fedadb_app.comparison.running import Outcome, Stopped, run_comparison, run_only
 from fedadb_app.flower_run import FlowerRun
 from fedadb_app.runs.summary import accuracy_summary, read_summary
 from fedadb_app.runs.tables import read_accuracies
@@ -37,17 +38,19 @@ def watch(
     rounds: int,
     name: str,
     parent: TaskID | None = None,
+    stop: Event | None = None,
 ) -> tuple[str, str]:
-    """Show a run's rounds as they end; stop the run when interrupted.
+    """Show a run's rounds as they end; stop the run when interrupted, or when `stop` is set.
 
     A `parent` task counts runs; it advances by the share of rounds done.
     """
     task = progress.add_task(name, total=rounds, note="starting")
-    before = 0.0 if parent is None else progress.tasks[parent].completed
-    begun = False
+    begun, shown = False, 0
 
     def look() -> None:
-        nonlocal begun
+        nonlocal begun, shown
+        if stop is not None and stop.is_set():
+            raise Stopped
         accuracies, done = read_accuracies(folder)
         if not begun and read_summary(folder):
             # The time left follows from what comes after this: not from how long Flower took to
@@ -58,11 +61,12 @@ def watch(
         note = f"accuracy {accuracies[-1]:.2f} %, best five {best:.2f} %" if accuracies else ""
         progress.update(task, completed=done, note=note or "starting")
         if parent is not None:
-            progress.update(parent, completed=before + done / rounds)
+            progress.advance(parent, (done - shown) / rounds)
+            shown = done
 
     try:
         status = flower_run.wait(folder, look)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped):
         progress.update(task, note="stopping")
         flower_run.stop()
         raise
@@ -72,10 +76,11 @@ def watch(
     return status
 
 
-def show_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list[Outcome]:
+def show_comparison(
+    folder: Path, grid: Grid, app: Path, reference: str, jobs: int
+) -> list[Outcome]:
     """Run what a comparison lacks, showing its progress; return how each run ended."""
     cells = list(grid.cells())
-    rounds = int(grid.effective["num-server-rounds"])
     outcomes: list[Outcome] = []
     counted = 0
     with progress_bars() as progress:
@@ -84,10 +89,10 @@ def show_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list
             f"{done} of {len(cells)} runs", total=len(cells) - done, note=""
         )
 
-        def show(flower_run: FlowerRun, target: Path, cell: Cell) -> tuple[str, str]:
-            return watch(progress, flower_run, target, rounds, cell.name, parent=overall)
+        def show(run: FlowerRun, target: Path, cell: Cell, stop: Event) -> tuple[str, str]:
+            return watch(progress, run, target, grid.rounds(cell), cell.name, overall, stop)
 
-        for outcome in run_comparison(folder, grid, app, reference, show):
+        for outcome in run_comparison(folder, grid, app, reference, show, jobs):
             outcomes.append(outcome)
             if outcome.reading is None:
                 progress.console.print(f"[red]{outcome.cell.name}[/] {escape(outcome.reason)}")
@@ -95,3 +100,16 @@ def show_comparison(folder: Path, grid: Grid, app: Path, reference: str) -> list
             counted += 1
             progress.update(overall, description=f"{counted} of {len(cells)} runs")
     return outcomes
+
+
+def show_cell(folder: Path, grid: Grid, cell: Cell, app: Path) -> Outcome:
+    """Run one cell of a comparison, showing its progress; return how it ended."""
+    with progress_bars() as progress:
+
+        def show(run: FlowerRun, target: Path, cell: Cell, stop: Event) -> tuple[str, str]:
+            return watch(progress, run, target, grid.rounds(cell), cell.name, stop=stop)
+
+        outcome = run_only(folder, grid, cell, app, show)
+        if outcome.reading is None:
+            progress.console.print(f"[red]{cell.name}[/] {escape(outcome.reason)}")
+    return outcome

@@ -15,6 +15,7 @@ from fedadb_app.cli.common import (
     ConfigOption,
     CpusOption,
     GpusOption,
+    JobsOption,
     err,
     fail,
     numbers,
@@ -55,6 +56,7 @@ def reproduce(
     run_config: ConfigOption = None,
     client_cpus: CpusOption = 1,
     client_gpus: GpusOption = 0.0,
+    jobs: JobsOption = 1,
     output: Annotated[Path, typer.Option(help="Folder of all items; continued if it exists.")] = (
         Path("~/fedadb-reproduction")
     ),
@@ -78,21 +80,22 @@ def reproduce(
             plans.append(plan_of(study, values, defaults, client_cpus, client_gpus))
             for grid in plans[-1].grids.values():  # every run before the first
                 grid.check()
+                grid.simulation.shared_by(jobs)
         if print_config:
             typer.echo(only_cell_text(plans), nl=False)
             return
         folder = output.expanduser().absolute() / scale
-        problems = _write(plans, folder, app)
+        problems = _write(plans, folder, app, jobs)
         if problems:
             fail(f"{problems} problems, named above; what could be written is in {folder}")
 
 
-def _write(plans: Sequence[Plan], folder: Path, app: Path) -> int:
+def _write(plans: Sequence[Plan], folder: Path, app: Path, jobs: int) -> int:
     """Run what is missing and write every item; return how many problems there were, each said."""
     from fedadb_app.reproduction.reproducer import Reproducer  # so that other commands start sooner
 
     def run(target: Path, grid: Grid) -> Sequence[Outcome]:
-        return show_comparison(target, grid, app, grid.strategies[0])
+        return show_comparison(target, grid, app, grid.strategies[0], jobs)
 
     problems = dict[tuple[str, str], None]()
     data_dir = str(next(iter(plans[0].grids.values())).effective["data-dir"])  # the same for all

@@ -19,8 +19,17 @@ from fedadb_app.runs.text_files import read
 from fedadb_app.settings import validate
 
 
-def open_folder(folder: Path, grid: Grid) -> FileLock:
+def open_folder(folder: Path, grid: Grid, patience: float = 0) -> FileLock:
     """Make a comparison's folder, or go on in one with the same settings; hold its lock.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the comparison.
+    grid : Grid
+        Which runs it consists of.
+    patience : float
+        Seconds to wait for another call that holds the lock.
 
     Raises
     ------
@@ -29,27 +38,37 @@ def open_folder(folder: Path, grid: Grid) -> FileLock:
     DataError
         If what it says of its settings is damaged.
     """
-    settings = folder / "comparison.json"
     lock = FileLock(folder / ".lock")
     try:
         (folder / "runs").mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=patience)
     except Timeout as error:
         raise ConfigError(f"another call of `fedadb` is working in {folder}") from error
     except OSError as error:
         raise ConfigError(f"--output {folder} cannot be written to: {error.strerror}") from error
     try:
-        check_settings(folder, grid)
+        before = check_settings(folder, grid)
     except FedADBError:
         lock.release()
         raise
-    if not settings.exists():
-        replace(settings, (json.dumps(grid.shared(), indent=1) + "\n").encode())
+    of_others = {k: v for k, v in before["methods"].items() if k not in grid.strategies}
+    methods = of_others | {name: dict(table) for name, table in grid.own.items()}
+    if not before["federation"] or methods != before["methods"]:
+        content = {**(before if before["federation"] else grid.shared()), "methods": methods}
+        replace(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
     return lock
 
 
-def check_settings(folder: Path, grid: Grid) -> None:
-    """Check that a folder is free, or holds a comparison with the same settings.
+def check_settings(folder: Path, grid: Grid) -> dict[str, dict[str, Any]]:
+    """Check that a folder is free, or holds a comparison with the same settings; return these.
+
+    What a method has for itself is not compared: a run that had other values is named and does
+    not count (`check_configuration`).
+
+    Returns
+    -------
+    dict[str, dict[str, Any]]
+        The tables of its ``comparison.json``; all empty where there is none.
 
     Raises
     ------
@@ -59,13 +78,17 @@ def check_settings(folder: Path, grid: Grid) -> None:
         If ``comparison.json`` is damaged.
     """
     now = grid.shared()
+    settings = folder / "comparison.json"
 
     def parse(text: str) -> dict[str, dict[str, Any]]:
         content = json.loads(text)
-        return {table: dict(content[table]) for table in now}
+        found = {table: dict(content[table]) for table in now}
+        return found | {"methods": dict(content.get("methods", {}))}  # older versions knew none
 
-    settings = folder / "comparison.json"
-    before = (read(settings, parse) if settings.exists() else None) or now
+    empty: dict[str, dict[str, Any]] = {"run-config": {}, "federation": {}, "methods": {}}
+    before = (read(settings, parse) if settings.exists() else None) or empty
+    if before is empty:
+        return empty
     differing = sorted(
         f"{table}.{key}"
         for table in now
@@ -78,6 +101,23 @@ def check_settings(folder: Path, grid: Grid) -> None:
             f"{folder} holds a comparison with other settings ({', '.join(differing)}); "
             f"choose another --output"
         )
+    return before
+
+
+def claim(folder: Path) -> FileLock:
+    """Hold a cell's folder, so that no other call runs it at the same time.
+
+    Raises
+    ------
+    DataError
+        If another call does.
+    """
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise DataError("another call of `fedadb` is running it") from error
+    return lock
 
 
 def is_complete(folder: Path) -> bool:
@@ -93,7 +133,7 @@ def check_configuration(folder: Path, grid: Grid, cell: Cell) -> None:
     DataError
         If its ``config.toml`` has another value, or cannot be read.
     """
-    asked = {**grid.effective, **cell.values}
+    asked = {**grid.defaults, **grid.overrides(cell)}
     # what an older version did not write was as it is by default
     found = {**grid.defaults, **flatten(read_configuration(folder))}
     for key in found:
@@ -120,7 +160,7 @@ def check_data(folder: Path, grid: Grid, cell: Cell) -> None:
     recorded = read_summary(folder).get("data")
     if not recorded:  # by an older version of this app
         return
-    values = {**grid.effective, **cell.values}
+    values = {**grid.defaults, **grid.overrides(cell)}
     config = validate(RunConfig, {key: v for key, v in values.items() if "." not in key})
     try:
         digest = dataset_of(config).digest

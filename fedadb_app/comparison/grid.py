@@ -1,7 +1,7 @@
 """Which runs a comparison consists of."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,18 @@ from fedadb_app.assignments import app_defaults
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError
 from fedadb_app.flower_run import Simulation
+from fedadb_app.run_keys import DataKeys
 from strategies.registry import read_run_config
 
 CELL_KEYS = ("strategy", "seed", "alpha", "output-dir", "run-name")
 """Keys that a comparison sets itself."""
+
+
+_COMPARED = {
+    *(name.replace("_", "-") for name in DataKeys.model_fields),
+    *("num-server-rounds", "evaluate", "evaluate-every"),
+}
+"""Keys that no method may have for itself: its runs would answer another question."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,8 @@ class Grid:
         The app's defaults.
     simulation : Simulation
         The federation that all cells share.
+    own : Mapping[str, Mapping[str, Scalar]]
+        By method: overrides for its cells alone.
     """
 
     strategies: tuple[str, ...]
@@ -56,6 +66,7 @@ class Grid:
     values: Mapping[str, Scalar]
     defaults: Mapping[str, Scalar]
     simulation: Simulation
+    own: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
 
     def cells(self) -> Iterator[Cell]:
         """Yield the cells, a seed at a time, so that an interrupted comparison is a fair one."""
@@ -66,8 +77,16 @@ class Grid:
 
     @property
     def effective(self) -> dict[str, Scalar]:
-        """The run configuration of all cells, but for what a cell sets itself."""
+        """The run configuration of all cells, but for what a cell or its method sets itself."""
         return {**self.defaults, **self.values}
+
+    def overrides(self, cell: Cell) -> dict[str, Scalar]:
+        """Return what a cell's run configuration has instead of the app's defaults."""
+        return {**self.values, **self.own.get(cell.strategy, {}), **cell.values}
+
+    def rounds(self, cell: Cell) -> int:
+        """Return how many rounds a cell's run has."""
+        return int({**self.defaults, **self.overrides(cell)}["num-server-rounds"])
 
     def check(self) -> None:
         """Check the configuration of every run.
@@ -78,7 +97,7 @@ class Grid:
             For a value that is not allowed, or if the server would not evaluate.
         """
         for cell in self.cells():
-            config, _, _ = read_run_config({**self.effective, **cell.values})
+            config, _, _ = read_run_config({**self.defaults, **self.overrides(cell)})
             if not config.server_evaluates:
                 raise ConfigError(
                     f'evaluate="{config.evaluate}" leaves the server nothing to compare'
@@ -87,7 +106,9 @@ class Grid:
     def shared(self) -> dict[str, Any]:
         """Return what must be equal for two calls to fill one folder, but for `MAY_DIFFER`."""
         shared = {key: value for key, value in self.effective.items() if key not in CELL_KEYS}
-        return {"run-config": shared, "federation": asdict(self.simulation)}
+        federation = asdict(self.simulation)
+        del federation["workers"]  # which change no result
+        return {"run-config": shared, "federation": federation}
 
 
 def checked_grid(
@@ -97,6 +118,7 @@ def checked_grid(
     alphas: Sequence[float],
     seeds: Sequence[int],
     simulation: Simulation,
+    own: Mapping[str, Mapping[str, Scalar]] | None = None,
 ) -> Grid:
     """Return a comparison of which every value has been checked before its first run.
 
@@ -110,16 +132,32 @@ def checked_grid(
         What varies; without an alpha, the run configuration's.
     simulation : Simulation
         The federation that all runs share.
+    own : Mapping[str, Mapping[str, Scalar]] or None
+        By method: overrides for its runs alone.
 
     Raises
     ------
     ConfigError
-        For a value that is not allowed, or a key that the comparison sets itself.
+        For a value that is not allowed, a key that the comparison sets itself, or values for a
+        method that is not compared.
     """
-    if own := [key for key in CELL_KEYS if key in values]:
+    own = own or {}
+    for keys in (values, *own.values()):
+        if set_here := [key for key in CELL_KEYS if key in keys]:
+            raise ConfigError(
+                f"{set_here[0]} is set by the comparison itself: "
+                f"use --strategies, --seeds, --alphas and --output"
+            )
+    for name, values_of_one in own.items():
+        if other := [key for key in values_of_one if key in _COMPARED]:
+            raise ConfigError(
+                f"{name}: {other[0]} must be the same for all methods of a comparison; "
+                f"give it without the method's name"
+            )
+    if unused := [name for name in own if name not in strategies]:
         raise ConfigError(
-            f"{own[0]} is set by the comparison itself: "
-            f"use --strategies, --seeds, --alphas and --output"
+            f"{unused[0]} has values of its own, but is not among the methods compared: "
+            f"{', '.join(strategies)}"
         )
     defaults = app_defaults(app)
     grid = Grid(
@@ -129,6 +167,7 @@ def checked_grid(
         values=values,
         defaults=defaults,
         simulation=simulation,
+        own=own,
     )
     grid.check()
     return grid

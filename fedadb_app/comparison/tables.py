@@ -10,7 +10,9 @@ from scipy import stats
 
 from fedadb_app.analysis.convergence import TARGETS, rounds_to_targets, targets_of
 from fedadb_app.analysis.table_files import latex, markdown
+from fedadb_app.assignments import as_assignments
 from fedadb_app.comparison.readings import Reading, mean_curve
+from fedadb_app.config import Scalar
 from fedadb_app.metrics import BETTER
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.record import cell
@@ -42,7 +44,12 @@ def write_csv(readings: Sequence[Reading], path: Path) -> None:
     replace(path, text.getvalue().encode())
 
 
-def write_markdown(readings: Sequence[Reading], reference: str, path: Path) -> None:
+def write_markdown(
+    readings: Sequence[Reading],
+    reference: str,
+    path: Path,
+    own: Mapping[str, Mapping[str, Scalar]],
+) -> None:
     """Write the tables a reader wants, one set per alpha, and beside them as LaTeX.
 
     Parameters
@@ -53,8 +60,16 @@ def write_markdown(readings: Sequence[Reading], reference: str, path: Path) -> N
         The method that the paired differences are taken against.
     path : Path
         Where to.
+    own : Mapping[str, Mapping[str, Scalar]]
+        By method: the values that its runs alone have.
     """
     page, sources = ["# Comparison", ""], []
+    if own:
+        note = "Values that one method alone has."
+        rows = [[method_title(name), f"`{as_assignments(own[name])}`"] for name in own]
+        table = Table(["method", "values"], rows)
+        page += [note, "", *markdown(table), ""]
+        sources.append(latex(table, note))
     for alpha in sorted({r.cell.alpha for r in readings}):
         by_method: dict[str, list[Reading]] = {}
         for r in readings:

@@ -33,13 +33,13 @@ class Runs:
         self.started, self.ends = [], ends or {}
         monkeypatch.setattr(running, "FlowerRun", self.start)
 
-    def start(self, app, values, simulation):
+    def start(self, app, values, simulation, home=None):
         self.started.append(values["run-name"])
         if self.ends.get(values["run-name"]) == "refused":
             raise FlowerError("flwr run: Invalid run configuration")
         return values
 
-    def watch(self, values, folder, cell):
+    def watch(self, values, folder, cell, stop=None):
         end = self.ends.get(cell.name, "completed")
         if end == "lying":  # the folder says completed, Flower does not
             write_run(folder, [10.0])
@@ -230,7 +230,7 @@ def test_without_an_alpha_it_is_the_apps():
 def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_path):
     runs = Runs(monkeypatch, {"fedadb-alpha0.1-seed1": "failed"})
 
-    def watch(progress, flower_run, folder, rounds, name, parent=None):
+    def watch(progress, flower_run, folder, rounds, name, parent=None, stop=None):
         strategy, alpha, seed = name.split("-")
         cell = Cell(strategy, float(alpha.removeprefix("alpha")), int(seed.removeprefix("seed")))
         return runs.watch(flower_run, folder, cell)

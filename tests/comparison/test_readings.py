@@ -129,7 +129,7 @@ def test_readings_and_tables(tmp_path):
 
     assert {(r["reported_round"], r["reported_auc"]) for r in rows} == {("3", "")}  # no metrics.csv
 
-    write_markdown(readings, "fedavg", tmp_path / "comparison.md")
+    write_markdown(readings, "fedavg", tmp_path / "comparison.md", {})
     text = (tmp_path / "comparison.md").read_text()
     # best five of three rounds = their mean: FedADB 60 and 63.33, FedAvg 13.33 and 16.67
     assert "| FedADB | 2 | **61.66 ± 2.35**" in text or "| FedADB | 2 | **61.67 ± 2.35**" in text
