@@ -9,6 +9,7 @@ import typer
 from fedadb_app.analysis.open_run import open_run
 from fedadb_app.cli.common import err, one_sentence, out
 from fedadb_app.data.intake.report import IntakeError
+from fedadb_app.inference.operating import operating_point_of
 from fedadb_app.inference.predict import Kept, predict
 
 
@@ -27,6 +28,10 @@ def predict_images(
     intensity: Annotated[
         str, typer.Option(help='What is black and white in more than 8 bits, as "0,4095".')
     ] = "",
+    sensitivity: Annotated[
+        float | None,
+        typer.Option(help="Of two classes: a threshold that finds this share of the second."),
+    ] = None,
     array: Annotated[
         str, typer.Option(help="Of an .npz file only this array; default: each of images.")
     ] = "",
@@ -41,15 +46,24 @@ def predict_images(
         options = saved.inputs.options
         if intensity:
             options = replace(options, intensity=intensity)
+        point = None if sensitivity is None else operating_point_of(saved, model, sensitivity)
         try:
             found = predict(saved, model, images.expanduser(), options, array)
         except IntakeError as error:
             for line in error.report.lines():
                 err.print(line, markup=False, soft_wrap=True)
             raise
-        found.write(output)
+        found.write(output, None if point is None else point.threshold)
         for line in found.report.lines():
             out.print(line, markup=False, soft_wrap=True)
+        if point is not None:
+            out.print(
+                f"{found.class_names[1]} from a probability of {point.threshold:.9g} on: on the "
+                f"run's validation images sensitivity {point.sensitivity:.3f}, specificity "
+                f"{point.specificity:.3f}",
+                markup=False,
+                soft_wrap=True,
+            )
         unusable = sum(bool(file.problem) for file in found.files)
         out.print(
             f"{output}: {len(found.probabilities)} images; {unusable} files could not be used",

@@ -178,8 +178,14 @@ def _results(run: SavedRun, files: RunFiles, kept: Kept) -> Iterator[str]:
         rows["mean of the five best rounds"] = (
             f"{summary['best5_accuracy']} % (the best were picked by the same images: it flatters)"
         )
-    for key, value in dict(summary.get("selection") or {}).items():
-        rows[f"selection: {key}"] = value
+    for key, value in dict(summary.get("selection", {})).items():
+        if key == "chosen":
+            rows["the chosen round"] = (
+                f"{value['round']}, chosen by {value['by']}: "
+                f"accuracy {value['test']['accuracy']} % on the test part"
+            )
+        else:
+            rows[f"how `{key}` was chosen"] = value
     yield from ("", "## Results", "")
     if kept == "chosen":
         yield "This card is of the model that validation chose, not of the last round's."

@@ -14,12 +14,12 @@ from safetensors.torch import save
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.data.intake.new_images import take_in_new_images
 from fedadb_app.errors import ConfigError, DataError
+from fedadb_app.evaluation import evaluate
 from fedadb_app.inference.deployed import Deployed, particulars
 from fedadb_app.inference.predict import (
     Kept,
     as_samples,
     model_of,
-    probabilities_of,
     refuse_batch_local,
 )
 from fedadb_app.models.classifier import ImageClassifier
@@ -148,7 +148,8 @@ def _compare(content: bytes, model: ImageClassifier, run: SavedRun, pixels: Pixe
     parts = [part for part in (last[:1], last[1:]) if len(part)]
     found = np.concatenate([session.run(None, {"images": part})[0] for part in parts])
     exact = run.config.model_copy(update={"precision": "fp32"})
-    expected = probabilities_of(model, as_samples(run.inputs, pixels, torch.device("cpu")), exact)
+    samples = as_samples(run.inputs, pixels, torch.device("cpu"))
+    expected = evaluate(model, samples, exact).probabilities
     difference = float(np.abs(found - expected).max())
     others = int((found.argmax(axis=1) != expected.argmax(axis=1)).sum())
     said = f"{len(pixels)} images, largest difference of a probability {difference:.1e}"

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 
 from fedadb_app.analysis.runs import SavedRun
-from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.intake.intensity import Percentiles
 from fedadb_app.data.intake.names import shown
@@ -21,8 +20,7 @@ from fedadb_app.data.intake.new_images import NewFile, take_in_new_images
 from fedadb_app.data.intake.options import IntakeOptions
 from fedadb_app.data.intake.report import IntakeReport
 from fedadb_app.errors import ConfigError
-from fedadb_app.evaluation import evaluation_batches
-from fedadb_app.local_training import autocast
+from fedadb_app.evaluation import evaluate
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, model_facts
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.model_file import ModelFile
@@ -156,9 +154,8 @@ def predict(
     model = model_of(run, kept)
     with TemporaryDirectory() as folder:
         images = take_in_new_images(path, options, Path(folder), array)
-        found = probabilities_of(
-            model, as_samples(run.inputs, images.pixels, run.device), run.config
-        )
+        samples = as_samples(run.inputs, images.pixels, run.device)
+        found = evaluate(model, samples, run.config).probabilities
     return Predictions(run.inputs.class_names, images.files, found, images.report)
 
 
@@ -167,18 +164,3 @@ def as_samples(inputs: ModelFile, pixels: npt.NDArray[np.uint8], device: torch.d
     rows, none = np.arange(len(pixels)), np.zeros(len(pixels), np.int64)
     classes, preparation = len(inputs.class_names), inputs.preparation
     return LocalData.from_arrays(pixels, none, rows, classes, device, preparation=preparation)
-
-
-def probabilities_of(
-    model: ImageClassifier, data: LocalData, config: RunConfig
-) -> npt.NDArray[np.float32]:
-    """Return the softmax of the evaluated head, float32 ``(N, C)``, in the samples' order.
-
-    In the batches and the precision of `evaluate`, so that both say the same of an image.
-    """
-    found = torch.empty(len(data), data.num_classes)
-    model.eval()
-    with torch.inference_mode(), autocast(config, data.device):
-        for batch in evaluation_batches(model, data, config):
-            found[batch.indices] = model(batch.images).float().softmax(dim=1).cpu()
-    return found.numpy()

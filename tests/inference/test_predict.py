@@ -12,6 +12,7 @@ from inference.conftest import command, finished_run, taken_away
 from PIL import Image
 
 from fedadb_app.analysis.open_run import open_run
+from fedadb_app.runs.predictions import Predictions
 
 
 def accuracy(rows, truth):
@@ -58,7 +59,7 @@ def own_run(tmp_path_factory, own_images):
         tmp_path_factory.mktemp("own-run"),
         **{"dataset": str(own_images), "image-shape": "1x28x28"},
         **{"resize": "crop", "intensity": "2%,97.5%", "batch-size": 8, "strategy": "fedadb"},
-        **{"fedadb.anchor-steps": 2},
+        **{"fedadb.anchor-steps": 2, "validation": "0.25", "select-by": "val-accuracy"},
     )
 
 
@@ -216,3 +217,61 @@ def test_a_run_of_an_older_version_is_read_by_its_data_set(digits_run, digits_te
     written = json.loads((digits_run / "model.json").read_text())
     assert written["class-names"] == [str(c) for c in range(10)]
     assert (written["mean"], written["std"]) == ([0.5], [0.5])
+
+
+def with_validation(run, folder, labels, positive):
+    """A run of two classes that has kept what its model says of its validation images."""
+    taken_away(run, folder)
+    found = np.stack([1 - np.array(positive), positive], axis=1).astype(np.float32)
+    Predictions(
+        *(np.array([0, 1]), found[:2], 1),
+        **{"val_labels": np.array(labels), "val_final": found},
+    ).write(folder, ["dark", "light"])
+    return folder
+
+
+def test_a_threshold_that_validation_images_choose(own_run, own_images, tmp_path):
+    """Of the four light ones three, 0.75, have at least 0.3; the fourth would cost more."""
+    scores = [0.2, 0.3, 0.6, 0.9, 0.1, 0.25, 0.35]
+    run = with_validation(own_run, tmp_path / "run", [1, 1, 1, 1, 0, 0, 0], scores)
+    words = ("predict", run, own_images / "test", "--output", tmp_path / "p.csv")
+    code, said = command(*words, "--sensitivity", "0.75")
+    assert code == 0, said
+    assert "light from a probability of 0.300000012 on" in said
+    assert "sensitivity 0.750, specificity 0.667" in said
+    for row in read_csv(tmp_path / "p.csv"):
+        assert row["class"] == ("light" if float(row["p:light"]) >= np.float32(0.3) else "dark")
+    for value, why in (("0", "above 0 and at most 1"), ("1.5", "above 0 and at most 1")):
+        code, said = command(*words, "--sensitivity", value)
+        assert code == 1
+        assert why in said
+
+
+def test_the_model_that_validation_chose(own_run, own_images, tmp_path):
+    words = ("predict", own_run, own_images / "test", "--output", tmp_path / "p.csv")
+    code, said = command(*words, "--model", "chosen")
+    assert code == 0, said
+    chosen = read_json(own_run / "summary.json")["selection"]["chosen"]
+    assert accuracy(read_csv(tmp_path / "p.csv"), of_folder) == chosen["test"]["accuracy"]
+    assert command(*words, "--model", "chosen", "--sensitivity", "1")[0] == 0
+    code, said = command("card", own_run, "--model", "chosen")
+    assert code == 0, said
+    card = (own_run / "MODEL_CARD.md").read_text()
+    assert f"| the chosen round | {chosen['round']}, chosen by {chosen['by']}: accuracy" in card
+
+
+def test_a_threshold_needs_two_classes_and_validation_images(
+    digits_run, own_run, digits_test, tmp_path
+):
+    code, said = command("predict", digits_run, digits_test, "--sensitivity", "0.9")
+    assert code == 1
+    assert "a threshold divides two classes" in said
+    none = taken_away(own_run, tmp_path / "none")
+    (none / "predictions.npz").unlink()
+    code, said = command("predict", none, digits_test, "--sensitivity", "0.9")
+    assert code == 1
+    assert "the run has none" in said
+    run = with_validation(own_run, tmp_path / "run", [0, 0], [0.1, 0.2])
+    code, said = command("predict", run, digits_test, "--sensitivity", "0.9")
+    assert code == 1
+    assert "no validation image is of class 1" in said
