@@ -43,7 +43,7 @@ def own_images(tmp_path_factory):
     """16-bit pictures of several sizes: their sum says the class, and only a window shows it."""
     root = tmp_path_factory.mktemp("own") / "pictures"
     rng = np.random.default_rng(0)
-    for part, count in (("train", 12), ("test", 9)):
+    for part, count in (("train", 16), ("test", 9)):
         for label, name in enumerate(("dark", "light")):
             for i in range(count):
                 size = (30 + i, 40)
