@@ -105,9 +105,15 @@ def _training(run: SavedRun, files: RunFiles) -> Iterator[str]:
         "method": f"{method.title} (`{config.strategy}`): {method.paper}",
         "rounds": f"{files.summary['rounds']} of {config.num_server_rounds}; the run "
         f"{files.summary['status']}",
-        "a round": f"{config.local_epochs} local epochs, batches of {config.batch_size}, learning "
-        f"rate {config.learning_rate:g} × {config.learning_rate_decay:g}^(round − 1), momentum "
-        f"{config.momentum:g}, weight decay {config.weight_decay:g}",
+        "it began with": "weights drawn from the seed"
+        if not config.weights
+        else f"`{Path(config.weights).name}`, SHA-256 `{files.summary.get('weights', _UNKNOWN)}`; "
+        "who trained these on what, and under which licence, is not known here",
+        "a round": f"{config.local_epochs} local epochs, batches of {config.batch_size}, "
+        f"`{config.optimizer}`, learning rate {config.learning_rate:g} × "
+        f"{config.learning_rate_decay:g}^(round − 1), weight decay {config.weight_decay:g}"
+        f"{f', momentum {config.momentum:g}' if config.optimizer == 'sgd' else ''}"
+        f"{f', {config.warmup_rounds} rounds of warm-up' if config.warmup_rounds else ''}",
         "augmentation": "as of the data set" if config.augment else "none",
         "seed": config.seed,
         "robust mean": config.robust,

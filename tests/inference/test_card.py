@@ -28,7 +28,8 @@ def test_what_a_run_knows(digits_run, elsewhere):
         "28x28 pixels, grey",
         "2, with 1437 training images",
         "| robust mean | none |",
-        "1 local epochs, batches of 16, learning rate 0.05",
+        "1 local epochs, batches of 16, `sgd`, learning rate 0.05",
+        "weights drawn from the seed",
         "not known to this app: ask whoever publishes the images",
         "## What was not tested",
     ):
@@ -46,6 +47,22 @@ def test_what_it_does_not_know_is_said(digits_run, tmp_path):
     assert "| clients | not known: the run's folder does not say |" in text
     assert "* Anything: no image was kept for a test" in text
     assert "class_accuracy.csv cannot be read" in text
+
+
+def test_weights_of_others_and_their_optimiser(digits_run, tmp_path):
+    run = taken_away(digits_run, tmp_path / "run")
+    summary = read_json(run / "summary.json") | {"weights": "ab12"}
+    (run / "summary.json").write_text(json.dumps(summary))
+    config = (run / "config.toml").read_text()
+    config = config.replace('weights = ""', 'weights = "/secret/place/net.pth"')
+    config = config.replace('optimizer = "sgd"', 'optimizer = "adamw"')
+    (run / "config.toml").write_text(config.replace("warmup-rounds = 0", "warmup-rounds = 3"))
+    text = card_of(run)
+    assert "`net.pth`, SHA-256 `ab12`; who trained these on what" in text
+    assert "secret" not in text
+    assert "`adamw`, learning rate 0.05 × 0.99^(round − 1), weight decay" in text
+    assert "momentum" not in text
+    assert "3 rounds of warm-up" in text
 
 
 def test_licences_are_those_that_publishers_name():
