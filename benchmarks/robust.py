@@ -93,7 +93,7 @@ def accuracy_of(config: RunConfig, clients: int, hostile: int, attack: str) -> f
     spec = ModelSpec.of(config, source.schema)
     net = build_classifier(spec, config.seed, method.heads)
     preparation = preparation_of(config.dataset)
-    bench = Workbench(net, source.schema, preparation.valid_range, config.seed)
+    bench = Workbench(net, source.schema, preparation.valid_range, config.seed, config)
     params = method.params()
     half = method.server.of_run(params, bench)
     parts = [client_data(config, PartitionClaim(k, clients), CPU).train for k in range(clients)]

@@ -14,10 +14,17 @@ from strategies import (
     feddyn,
     fedexp,
     fedgela,
+    fedgloss,
+    fedgmt,
+    fedlc,
     fedlmd,
     fedntd,
+    fedprox,
     fedsol,
+    fedvls,
     local,
+    moon,
+    scaffold,
 )
 from strategies.method import Method
 
@@ -32,6 +39,13 @@ METHODS: Mapping[str, Method] = {
     "feddecorr": feddecorr.METHOD,
     "fedacg": fedacg.METHOD,
     "fedsol": fedsol.METHOD,
+    "fedprox": fedprox.METHOD,
+    "scaffold": scaffold.METHOD,
+    "moon": moon.METHOD,
+    "fedlc": fedlc.METHOD,
+    "fedvls": fedvls.METHOD,
+    "fedgmt": fedgmt.METHOD,
+    "fedgloss": fedgloss.METHOD,
     "fedadb": fedadb.METHOD,
 }
 

@@ -22,7 +22,7 @@ from typing import ClassVar, Generic, Self, TypeVar
 from torch import Tensor
 
 from fedadb_app.aggregation import ClientUpdate
-from fedadb_app.config import Settings
+from fedadb_app.config import RunConfig, Settings
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
@@ -45,6 +45,8 @@ class Workbench:
         Least and greatest model input, per channel.
     seed : int
         The run's.
+    config : RunConfig
+        The shared run configuration.
     test : Callable or None
         A model -> what it finds on the server's whole test set; None = the server evaluates none.
     """
@@ -53,6 +55,7 @@ class Workbench:
     schema: ImageSchema
     valid_range: tuple[Tensor, Tensor]
     seed: int
+    config: RunConfig = field(default_factory=RunConfig)
     test: Callable[[StateDict], Evaluation] | None = None
 
 

@@ -52,7 +52,8 @@ class ServerRun:
     def server_half(self, test: Callable[[StateDict], Evaluation] | None = None) -> ServerHalf[Any]:
         """Make the method's server half; `test` is how it may evaluate a model."""
         valid_range = preparation_of(self.config.dataset).valid_range
-        bench = Workbench(self.model, self.schema, valid_range, self.config.seed, test)
+        config = self.config
+        bench = Workbench(self.model, self.schema, valid_range, config.seed, config, test)
         return self.method.server.of_run(self.params, bench)
 
     @property

@@ -12,7 +12,7 @@ from fedadb_app import messages
 from fedadb_app.wire_arrays import to_state_dict
 from strategies.registry import METHODS
 
-SINGLE = {"feddyn", "fedexp"}
+SINGLE = {"feddyn", "fedexp", "scaffold", "fedgmt", "fedgloss"}
 """Methods whose server needs each client's own update."""
 
 CENTRAL = {"privacy": "central", "clipping-norm": 0.5, "noise-multiplier": 0.01}

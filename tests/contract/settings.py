@@ -8,6 +8,14 @@ from strategies.registry import METHODS
 
 every_method = pytest.mark.parametrize("name", list(METHODS))
 
+TELLING = ("feddyn", "fedgela", "fedexp", "fedsol", "scaffold", "moon", "fedvls", "fedadb")
+"""Methods that differ most in what they do with a client's data, its net or its state."""
+
+telling_methods = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in TELLING else pytest.mark.slow) for n in METHODS]
+)
+"""Every method, but the others only where slow tests are asked for."""
+
 SMALL_RESNET = "resnet8"
 """A model with BatchNorm and shortcuts. The promises are about its layers, not about its width."""
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from contract.settings import QUICK, SMALL_RESNET, every_method
+from contract.settings import QUICK, SMALL_RESNET, every_method, telling_methods
 from helpers import Federation, federation_of_nodes, make_federation, own_data
 
 from fedadb_app.data.sources import open_dataset
@@ -23,7 +23,7 @@ def test_works_with_one_client(finished, name):
     assert_trained(finished(name, clients=1))
 
 
-@every_method
+@telling_methods
 @pytest.mark.parametrize("norm", ["batch", "batch-local", "group"])
 def test_works_with_normalisation_layers(finished, name, norm):
     assert_trained(finished(name, clients=1, model=SMALL_RESNET, norm=norm))
@@ -54,7 +54,7 @@ HOSPITALS = {
 }
 
 
-@every_method
+@telling_methods
 @pytest.mark.parametrize("labels", HOSPITALS.values(), ids=HOSPITALS)
 def test_works_with_hospitals_that_hold_their_own_images(tmp_path, name, labels):
     nodes = {100 + k: own_data(tmp_path / f"{k}.npz", y, seed=k) for k, y in enumerate(labels)}
@@ -65,7 +65,7 @@ def test_works_with_hospitals_that_hold_their_own_images(tmp_path, name, labels)
     assert all((r["accuracy"] != "") == (labels != [[1]]) for r in f.rows)
 
 
-@every_method
+@telling_methods
 def test_works_with_a_single_image_and_batch_statistics(tmp_path, name):
     nodes = {1: own_data(tmp_path / "1.npz", [0, 1, 2] * 2), 2: own_data(tmp_path / "2.npz", [1])}
     values = {**QUICK, **federation_of_nodes(3), "strategy": name, "model": SMALL_RESNET}

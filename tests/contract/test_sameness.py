@@ -44,6 +44,11 @@ ZERO = {
     "feddecorr": {"feddecorr.beta": 0.0},
     "fedacg": {"fedacg.momentum": 0.0, "fedacg.beta": 0.0},
     "fedsol": {"fedsol.rho": 0.0},
+    "fedprox": {"fedprox.mu": 0.0},
+    "moon": {"moon.mu": 0.0},
+    "fedlc": {"fedlc.tau": 0.0},
+    "fedgmt": {"fedgmt.gamma": 0.0, "fedgmt.beta": 0.0},
+    "fedgloss": {"fedgloss.rho": 0.0, "fedgloss.rho-local": 0.0, "fedgloss.beta": 0.0},
     "fedadb": {
         "fedadb.use-anchors": False,
         "fedadb.use-lcb": False,

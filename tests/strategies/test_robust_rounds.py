@@ -5,6 +5,7 @@ import pytest
 import torch
 from faults import edited
 from helpers import messages_of
+from privacy_cases import SINGLE
 from run_configurations import refusal
 
 from fedadb_app import messages
@@ -95,7 +96,7 @@ def test_of_two_updates_it_is_the_mean_and_says_so(federation, rule, caplog):
 @pytest.mark.parametrize("strategy", METHODS)
 def test_refused_where_the_server_needs_each_update(strategy, rule):
     values = {"strategy": strategy, "robust": rule}
-    if strategy in {"feddyn", "fedexp"}:  # a sum of drifts, and norms of single updates
+    if strategy in SINGLE:  # sums of drifts, norms of single updates, numbers of steps
         text = refusal(values)
         assert text.startswith(f'robust="{rule}" is not possible with strategy="{strategy}"')
     else:
