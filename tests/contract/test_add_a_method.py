@@ -1,4 +1,4 @@
-"""docs/add-a-method.md, done as it says in a copy of the checkout: FedProx, and its tests there."""
+"""docs/add-a-method.md, done as it says in a copy of the checkout: FedRS, and its tests there."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ def checkout(tmp_path_factory) -> Path:
     copy = copy_checkout(tmp_path_factory.mktemp("checkout"))
     method, imported, line, own_test = blocks(PAGE, "python")
     (table,) = blocks(PAGE, "toml")
-    (copy / "strategies" / "fedprox.py").write_text(method)
-    (copy / "tests" / "strategies" / "test_fedprox.py").write_text(own_test)
+    (copy / "strategies" / "fedrs.py").write_text(method)
+    (copy / "tests" / "strategies" / "test_fedrs.py").write_text(own_test)
     registry = copy / "strategies" / "registry.py"
     insert(registry, ("from collections.abc", imported), ('    "fedavg":', line))
     with (copy / "pyproject.toml").open("a") as file:
@@ -26,7 +26,7 @@ def checkout(tmp_path_factory) -> Path:
 
 
 def test_its_own_test_and_the_contract_suite_pass(checkout):
-    passes(checkout, "tests/strategies/test_fedprox.py", "tests/contract", "-k", "fedprox")
+    passes(checkout, "tests/strategies/test_fedrs.py", "tests/contract", "-k", "fedrs")
 
 
 def test_nothing_else_has_to_know_it(checkout):
