@@ -8,6 +8,7 @@ from fedadb_app.cli.certificates import certificates
 from fedadb_app.cli.check_node import check_this_node
 from fedadb_app.cli.compare import compare
 from fedadb_app.cli.data import data
+from fedadb_app.cli.evaluate import evaluate
 from fedadb_app.cli.export import card, export
 from fedadb_app.cli.metrics import metrics
 from fedadb_app.cli.nodes import PASSED_ON, superlink, supernode
@@ -25,6 +26,7 @@ main = typer.Typer(
 main.command()(run)
 main.command()(compare)
 main.command()(report)
+main.command()(evaluate)
 main.command()(analyse)
 main.command(name="predict")(predict_images)
 main.command()(export)
