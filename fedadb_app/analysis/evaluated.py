@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from fedadb_app.analysis.significance import mcnemar
 from fedadb_app.analysis.uncertainty import Interval, interval, resampled_metrics, resampled_rates
@@ -240,8 +241,9 @@ def _pairs(run: EvaluatedRun, other: EvaluatedRun) -> list[tuple[Judged, Judged]
     return [(model, of_other[model.name]) for model in run.models if model.name in of_other]
 
 
-def _right(labels: Labels, model: Judged) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return model.test.argmax(axis=1) == labels
+def _right(labels: Labels, model: Judged) -> npt.NDArray[np.bool_]:
+    right: npt.NDArray[np.bool_] = model.test.argmax(axis=1) == labels
+    return right
 
 
 def _cells(found: Interval) -> list[str]:

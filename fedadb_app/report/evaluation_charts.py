@@ -46,7 +46,7 @@ def confusion(
 
     off = found.copy()
     np.fill_diagonal(off, 0)
-    true, given = np.unravel_index(int(off.argmax()), off.shape)
+    true, given = divmod(int(off.argmax()), count)
     most = (
         f" The most frequent mistake: {off.max()} of {found[true].sum()} images of {names[true]} "
         f"are taken for {names[given]}."
