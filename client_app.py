@@ -15,7 +15,7 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, client_data, image_schema
 from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import LocalTask, choose_device
-from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier
+from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier, model_facts
 from fedadb_app.process import keep_freed_memory, prepare_simulation, release_freed_memory
 from strategies.local_privacy import local_privacy
 from strategies.registry import STRATEGIES, read_run_config
@@ -33,8 +33,9 @@ def identify(message: Message, context: Context) -> Message:
     """Say which data this node holds, once they have been found usable."""
     config = node.at_this_node(context, read_run_config(context.run_config)[0])
     held = node.configured_data(context, config)
+    # A net that this machine cannot build is found now, before its images are read.
+    model_facts(ModelSpec.of(config, image_schema(config)), METHODS[config.strategy].heads)
     if isinstance(held, PartitionClaim):
-        image_schema(config)
         return messages.identity_reply(message, held)
     data = client_data(config, held, choose_device(config.device))
     node.log_own_data(config, data)

@@ -46,14 +46,15 @@ def table(*tables: tuple[str, Mapping[str, Mapping[str, Any]]]) -> str:
 def study_keys() -> str:
     """Return the table of a study file's keys; a key that is left out allows everything."""
     rows = ["| key | value | meaning |", "|---|---|---|"]
-    for key, schema in Study.described().items():
+    for key, described in Study.described().items():
+        schema = {**described, **described.get("anyOf", [{}])[0]}  # the other one is None, left out
         choices = schema.get("items", {}).get("enum")
         if choices:
             value = "a list of " + ", ".join(f'"{choice}"' for choice in choices)
         elif schema.get("type") == "array":
             value = "a list of texts"
         else:
-            value = allowed(schema.get("anyOf", [schema])[0])  # the other one is None, left out
+            value = allowed(schema)
         rows.append(f"| `{key}` | {value} | {schema['description']} |")
     return "\n".join(rows)
 

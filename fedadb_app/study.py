@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from fedadb_app.app_hash import running_app_hash
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError
+from fedadb_app.own_code import is_own
 from fedadb_app.privacy import epsilon_spent
 from fedadb_app.settings import Scalar, Settings, kebab
 
@@ -27,6 +28,12 @@ class Study(Settings):
 
     trusted_apps: list[str] = Field(
         [], description="hashes of approved code, as `fedadb app-hash` prints them"
+    )
+    own_code: list[str] | None = Field(
+        None,
+        description="own nets and data sets, as package.module:function, that a run may name; an "
+        "empty list allows none, and so does leaving it out where there are `trusted-apps`, whose "
+        "hash does not cover such code",
     )
     strategies: list[str] = Field([], description="methods that a run may use")
     classes: list[str] = Field(
@@ -101,6 +108,7 @@ def refuse_beyond(study: Study, config: RunConfig, node_config: Mapping[str, Sca
     """
     if study.trusted_apps and running_app_hash() not in study.trusted_apps:
         raise _StudyError("trusted-apps", f"the app's code has the hash {running_app_hash()}")
+    _refuse_own_code(study, config)
     choices: list[tuple[str, str, Sequence[str]]] = [
         ("strategies", config.strategy, study.strategies),
         ("privacy", config.privacy, study.privacy),
@@ -119,6 +127,18 @@ def refuse_beyond(study: Study, config: RunConfig, node_config: Mapping[str, Sca
         raise _StudyError(
             "share-evaluation", f'it is false, and the run has evaluate="{config.evaluate}"'
         )
+
+
+def _refuse_own_code(study: Study, config: RunConfig) -> None:
+    allowed = study.own_code
+    if allowed is None:
+        if not study.trusted_apps:
+            return
+        allowed = []
+    for key, name in (("model", config.model), ("dataset", config.dataset)):
+        if is_own(name) and name not in allowed:
+            listed = ", ".join(allowed) or "nothing"
+            raise _StudyError("own-code", f'{listed} is allowed, and the run has {key}="{name}"')
 
 
 class _StudyError(ConfigError):

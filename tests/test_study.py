@@ -26,6 +26,7 @@ WITHIN_AND_BEYOND = {
     "trusted-apps": ([running_app_hash()], {}, None),
     "strategies": (["fedavg", "fedadb"], {"strategy": "fedavg"}, {"strategy": "feddyn"}),
     "classes": (["a", "b", "c"], OWN, {**OWN, "classes": "a,d"}),
+    "own-code": (["nets:build"], {"model": "nets:build"}, {"dataset": "images:load"}),
     "max-rounds": (10, {}, {"num-server-rounds": 11}),
     "max-local-epochs": (5, {"local-epochs": 5}, {"local-epochs": 6}),
     "privacy": (["local", "central"], PRIVATE, {"privacy": "none"}),
@@ -53,6 +54,17 @@ def test_within_a_limit_a_run_is_allowed_and_beyond_it_refused(limit):
         refuse_beyond(study, config(**beyond), {"data-path": "/data/patients"})
     assert "/data/patients" not in str(no.value)
     assert "\n" not in str(no.value)
+
+
+def test_code_that_the_apps_hash_does_not_cover_needs_to_be_listed():
+    own = config(model="nets:build")
+    refuse_beyond(Study(), own, {})
+    for study in (Study(own_code=[]), Study(trusted_apps=[running_app_hash()])):
+        refuse_beyond(study, config(model="torchvision:resnet50"), {})
+        with pytest.raises(ConfigError, match='own-code: nothing is allowed.*model="nets:build"'):
+            refuse_beyond(study, own, {})
+    both = Study(trusted_apps=[running_app_hash()], own_code=["nets:build"])
+    refuse_beyond(both, own, {})
 
 
 @pytest.mark.parametrize("limit", ["min-noise-multiplier", "max-epsilon", "max-delta"])

@@ -4,6 +4,7 @@ from fedadb_app.data.dataset import Dataset
 from fedadb_app.data.datasets import (
     digits,
     medmnist_flags,
+    own_function,
     paths,
     styles,
     torchvision_files,
@@ -28,7 +29,7 @@ DATASETS: Registry[Dataset] = Registry(
         styles.STYLED: styles.DATASET,
         "nodes": Dataset("the nodes' own images", "", locate=None),
     },
-    families=(paths.FAMILY, medmnist_flags.FAMILY),
+    families=(paths.FAMILY, medmnist_flags.FAMILY, own_function.FAMILY),
 )
 
 PARTITIONS: Registry[Rule] = Registry(

@@ -21,6 +21,7 @@ from fedadb_app.errors import ConfigError
 from fedadb_app.models.net_input import NetInput
 from fedadb_app.models.norm import NormPolicy
 from fedadb_app.models.registry import find_model
+from fedadb_app.own_code import in_one_line
 from fedadb_app.randomness import torch_generator
 
 StateDict = dict[str, Tensor]
@@ -150,7 +151,7 @@ def build_classifier(
 
 def _build(spec: ModelSpec, build_heads: HeadBuilder) -> ImageClassifier:
     _, model = find_model(spec.name, spec.image_shape)
-    features = model.features(spec.image_shape, spec.norm)
+    features = model.build(spec.image_shape, spec.num_classes, spec.norm)
     if model.expected is not None:
         seen = NetInput(model.expected, spec.preparation, spec.image_shape)
         features = nn.Sequential(OrderedDict(input=seen, net=features))
@@ -173,7 +174,7 @@ def feature_size(features: nn.Module, spec: ModelSpec) -> int:
             found = features.eval()(torch.zeros(1, *spec.image_shape))
     except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
         raise ConfigError(
-            f'model="{spec.name}" cannot take images of {shape}: {_in_one_line(error)}'
+            f'model="{spec.name}" cannot take images of {shape}: {in_one_line(error)}'
         ) from error
     if not isinstance(found, Tensor) or found.shape[:-1] != (1,):
         given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -183,10 +184,6 @@ def feature_size(features: nn.Module, spec: ModelSpec) -> int:
         )
     features.train(was_training)
     return int(found.shape[1])
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 @dataclass(frozen=True)

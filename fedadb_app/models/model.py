@@ -28,13 +28,24 @@ class Model:
     expected : Expected or None
         What is done to images before `features`, which then takes three channels of the expected
         size; None = nothing, it takes them as the data set prepares them.
+    told_classes : bool
+        Whether `features` is given the number of classes between the two: a user's own net.
     """
 
     title: str
     paper: str
-    features: Callable[[tuple[int, int, int], NormPolicy], nn.Module]
+    features: Callable[..., nn.Module]
     evaluation_batch: int = 128
     expected: Expected | None = None
+    told_classes: bool = False
+
+    def build(
+        self, image_shape: tuple[int, int, int], num_classes: int, norm: NormPolicy
+    ) -> nn.Module:
+        """Return the extractor, without what is done to images before it."""
+        if self.told_classes:
+            return self.features(image_shape, num_classes, norm)
+        return self.features(image_shape, norm)
 
 
 @dataclass(frozen=True)

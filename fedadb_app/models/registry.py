@@ -4,6 +4,7 @@ from fedadb_app.models import (
     cnn,
     googlenet,
     lenet,
+    own_nets,
     resnet8,
     resnet18,
     timm_nets,
@@ -31,7 +32,7 @@ MODELS: Registry[Model | Choice] = Registry(
         "resnet18": resnet18.MODEL,
         "googlenet": googlenet.MODEL,
     },
-    families=(torchvision_nets.FAMILY, timm_nets.FAMILY),
+    families=(torchvision_nets.FAMILY, timm_nets.FAMILY, own_nets.FAMILY),
 )
 
 
