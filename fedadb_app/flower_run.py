@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -113,6 +114,8 @@ def checked_values(app: Path, overrides: Mapping[str, Scalar]) -> dict[str, Scal
     ConfigError
         As `read_run_config` and `refuse_misfit`; also if the run's folder exists already.
     """
+    if (folder := str(app.resolve())) not in sys.path:
+        sys.path.append(folder)  # a net of a user's own may lie in the app that is submitted
     config, method, _ = read_run_config({**app_defaults(app), **overrides})
     refuse_misfit(config, method)
     output = Path(config.output_dir or "~/fedadb-runs").expanduser()

@@ -138,6 +138,6 @@ METHOD = Method(
     paper="Acar et al., ICLR 2021",
     params=FedDynParams,
     trainer=FedDynTrainer,
-    only_sgd="its memory adds up gradients of SGD steps, and AdamW rescales each coordinate",
+    only_sgd="its memory stands for gradients, and AdamW's rescaled steps do not follow them",
     server=FedDyn,
 )

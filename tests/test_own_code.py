@@ -1,5 +1,6 @@
 """A user's own net and data set: found by import, where they are used, or refused in a sentence."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from contract.settings import QUICK
 from flwr.app import Context, Message, RecordDict
-from helpers import make_federation
+from helpers import REPOSITORY, make_federation
 from torch import nn
 
 import client_app
@@ -16,6 +17,7 @@ from fedadb_app import messages, own_code
 from fedadb_app.config import RunConfig
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.errors import ConfigError, DataError
+from fedadb_app.flower_run import checked_values
 from fedadb_app.models.classifier import ModelSpec, build_classifier, model_facts
 from fedadb_app.refusals import RefusalError, refuse_error
 from strategies.registry import read_run_config
@@ -187,3 +189,15 @@ def test_a_nodes_study_file_refuses_before_anything_is_imported(modules):
     with pytest.raises(RefusalError, match="own-code: other:build is allowed"):
         refuse_error(identified({"model": "own_nets_here:build"}, node))
     assert "own_nets_here" not in sys.modules
+
+
+def test_fedadb_run_finds_a_net_that_lies_in_the_app(tmp_path, monkeypatch):
+    app = tmp_path / "app"
+    app.mkdir()
+    shutil.copy(REPOSITORY / "pyproject.toml", app)
+    (app / "net_in_the_app.py").write_text(NETS)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    values = {"model": "net_in_the_app:build", "output-dir": str(tmp_path / "runs")}
+    assert checked_values(app, values)["model"] == "net_in_the_app:build"
+    with pytest.raises(ConfigError, match='no module "net_elsewhere"'):
+        checked_values(app, {**values, "model": "net_elsewhere:build"})

@@ -61,7 +61,7 @@ def test_code_that_the_apps_hash_does_not_cover_needs_to_be_listed():
     refuse_beyond(Study(), own, {})
     for study in (Study(own_code=[]), Study(trusted_apps=[running_app_hash()])):
         refuse_beyond(study, config(model="torchvision:resnet50"), {})
-        with pytest.raises(ConfigError, match='own-code: nothing is allowed.*model="nets:build"'):
+        with pytest.raises(ConfigError, match=r'own-code: nothing is allowed.*model="nets:build"'):
             refuse_beyond(study, own, {})
     both = Study(trusted_apps=[running_app_hash()], own_code=["nets:build"])
     refuse_beyond(both, own, {})
