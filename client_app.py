@@ -34,7 +34,7 @@ def identify(message: Message, context: Context) -> Message:
     config = node.at_this_node(context, read_run_config(context.run_config)[0])
     held = node.configured_data(context, config)
     # A net that this machine cannot build is found now, before its images are read.
-    model_facts(ModelSpec.of(config, image_schema(config)), METHODS[config.strategy].heads)
+    model_facts(ModelSpec.of(config, image_schema(config)), STRATEGIES[config.strategy].heads)
     if isinstance(held, PartitionClaim):
         return messages.identity_reply(message, held)
     data = client_data(config, held, choose_device(config.device))
