@@ -30,10 +30,9 @@ prepare_simulation(Path(__file__).parent)
 @app.query()
 @node.or_refuse
 def identify(message: Message, context: Context) -> Message:
-    """Say which data this node holds, once they have been found usable."""
+    """Say which data this node holds, once the net can be built and they are found usable."""
     config = node.at_this_node(context, read_run_config(context.run_config)[0])
     held = node.configured_data(context, config)
-    # A net that this machine cannot build is found now, before its images are read.
     model_facts(ModelSpec.of(config, image_schema(config)), STRATEGIES[config.strategy].heads)
     if isinstance(held, PartitionClaim):
         return messages.identity_reply(message, held)
