@@ -175,6 +175,17 @@ OTHER_TEXTS = {
     "transparency": "refuse",
     "ignore": "*.xml",
     "robust": "median",
+    "weights": "/elsewhere/weights.safetensors",
+    "optimizer": "adamw",
+    "patient-pattern": "{patient}_*",
+    "validation": "0.1",
+    "select-by": "val-accuracy",
+}
+
+# What a key is of no use without.
+NEEDED = {
+    "select-by": {"validation": "0.1"},
+    "patience": {"validation": "0.1", "select-by": "val-accuracy"},
 }
 
 
@@ -192,7 +203,8 @@ def changed(key: str, default):
 )
 def test_a_key_may_differ_or_is_refused_with_both_values(written, tmp_path, key):
     default = RunConfig.defaults()[key]
-    written({})
+    needed = NEEDED.get(key, {})
+    written(needed)
     value = changed(key, default)
     assert value != default
     if key in MAY_DIFFER:
@@ -200,7 +212,7 @@ def test_a_key_may_differ_or_is_refused_with_both_values(written, tmp_path, key)
         return
     both = f"{key} was {json.dumps(default)} in that run and is {json.dumps(value)} in this one"
     with pytest.raises(ConfigError, match=re.escape(f'resume-from="{tmp_path}/old": {both}')):
-        resumed(tmp_path, **{key: value})
+        resumed(tmp_path, **needed, **{key: value})
 
 
 @pytest.mark.parametrize(
