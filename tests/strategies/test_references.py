@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers import federation_of_nodes, identical, read_csv
 
-from fedadb_app.data.clients import PartitionClaim, client_data
+from fedadb_app.data.clients import PartitionClaim, client_data, validation_part
 from fedadb_app.errors import ConfigError
 from fedadb_app.local_training import LocalTask, Trainer
 from strategies.centralised import all_images
@@ -157,3 +157,15 @@ def test_what_needs_a_model_of_all_is_refused_in_one_sentence(values, said):
     with pytest.raises(ConfigError, match=said) as refusal:
         read_run_config({"strategy": "local", **values})
     assert "\n" not in str(refusal.value)
+
+
+def test_no_validation_image_is_trained_on(federation):
+    built = federation(2, strategy="centralised", validation="0.2", **STEPS)
+    built.run()
+    assert all(row["accuracy"] for row in built.rows)
+    config, dataset = built.strategy.run.config, built.strategy.run.dataset
+    kept = validation_part(config, dataset, torch.device("cpu")).positions.tolist()
+    assert len(kept) == 80
+    pool = all_images(config, 2, 10).positions.tolist()
+    assert len(pool) == 320
+    assert not set(pool) & set(kept)
