@@ -17,7 +17,7 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.clients import ClientData, PartitionClaim, client_data
 from fedadb_app.data.prepared import cache_folder
-from fedadb_app.errors import DataError, FedADBError
+from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.flower_internals import ClientAppCallable
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.refusals import refusal
@@ -30,6 +30,8 @@ logger = logging.getLogger("flwr.fedadb")
 _DATA_PATH, _PARTITION_ID, _NUM_PARTITIONS = "data-path", "partition-id", "num-partitions"
 _OWN_FILES = ("ignore", "intensity", "frames", "transparency", "patient-pattern")
 """Keys of the run configuration that a node may set for its own files."""
+
+_SHARE_CLASSES = "share-class-metrics"
 
 _STATE, _STATE_ROUND, _ROUND = "client-state", "state-round", "round"
 
@@ -101,6 +103,20 @@ def training_data(
         notes = cache_folder() / NOTES
         refuse_changed_data(notes, held, data.digest, context.run_id, instruction.ancestors)
     return data.train
+
+
+def shares_classes(context: Context) -> bool:
+    """Whether this node's own ``--node-config`` lets it tell what it finds per class.
+
+    Raises
+    ------
+    ConfigError
+        If the value there is neither true nor false.
+    """
+    value = context.node_config.get(_SHARE_CLASSES, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"--node-config: {_SHARE_CLASSES}={value} must be true or false")
+    return value
 
 
 def log_own_data(config: RunConfig, data: ClientData) -> None:

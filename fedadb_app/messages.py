@@ -4,7 +4,8 @@ A train message holds ``arrays`` (the model, one ArrayRecord, so that Flower's p
 usable), ``config`` (round, rounds, learning rate) and one ConfigRecord for each attachment of the
 method, with its tensors as safetensors bytes. A reply holds ``arrays`` and ``metrics``. An
 evaluate message holds ``arrays`` and ``config``, its reply ``metrics``. A node that cannot do what
-it is asked answers with one sentence. Nothing that describes a client's labels leaves the client.
+it is asked answers with one sentence. Nothing that describes a client's labels leaves it, but for
+what its node's own configuration allows (`disclosed`).
 """
 
 import math
@@ -19,6 +20,7 @@ from safetensors.torch import load, save
 from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.client_state import Ancestor
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
+from fedadb_app.disclosure import check_disclosed, disclosed
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.models.classifier import StateDict
@@ -32,6 +34,7 @@ _ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
 _ANCESTORS, _LAST_ROUNDS = "ancestors", "last-rounds"
 _NUM_EXAMPLES = "num-examples"
 _NUM_HELD_OUT, _NUM_CORRECT, _LOSS = "num-held-out", "num-correct", "loss"
+_CLASSES = ("class-examples", "class-correct")
 
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _MOST_METRICS = 64
@@ -237,11 +240,12 @@ def _check_count(claimed: object, held: int) -> int:
 
 @dataclass(frozen=True)
 class ClientEvaluation:
-    """What a client found on its held-out samples: how many it classified, and its mean loss."""
+    """What a client found on its held-out samples; `classes` as `disclosed`, where it may tell."""
 
     num_examples: int
     num_correct: int
     loss: float
+    classes: tuple[Sequence[int], Sequence[int]] | None = None
 
 
 def evaluate_content(server_round: int, arrays: ArrayRecord) -> RecordDict:
@@ -260,8 +264,8 @@ def read_evaluate(message: Message) -> tuple[int, StateDict]:
     return server_round, to_state_dict(message.content.array_records[_ARRAYS])
 
 
-def evaluate_reply(message: Message, found: Evaluation) -> Message:
-    """Pack counts and the loss; what is known per class stays on the client."""
+def evaluate_reply(message: Message, found: Evaluation, share_classes: bool = False) -> Message:
+    """Pack counts and the loss; what is known per class stays on the client unless it may leave."""
     metrics = MetricRecord(
         {
             _NUM_EXAMPLES: int(found.total.sum()),
@@ -269,17 +273,19 @@ def evaluate_reply(message: Message, found: Evaluation) -> Message:
             _LOSS: found.loss,
         }
     )
+    if share_classes:
+        metrics |= dict(zip(_CLASSES, disclosed(found.total, found.correct), strict=True))
     return Message(RecordDict({_METRICS: metrics}), reply_to=message)
 
 
-def read_evaluate_reply(reply: Message, num_samples: int) -> ClientEvaluation:
+def read_evaluate_reply(reply: Message, num_samples: int, num_classes: int) -> ClientEvaluation:
     """Unpack and check a client's counts on the server.
 
     Raises
     ------
     UnusableReplyError
-        If it is an error, counts other samples than the client holds out, or the loss is not
-        finite.
+        If it is an error, counts other samples than the client holds out, or of its classes what
+        cannot be, or the loss is not finite.
     """
     refuse_error(reply)
     metrics = reply.content.metric_records.get(_METRICS, MetricRecord())
@@ -287,4 +293,6 @@ def read_evaluate_reply(reply: Message, num_samples: int) -> ClientEvaluation:
     correct, loss = metrics.get(_NUM_CORRECT), metrics.get(_LOSS)
     if type(correct) is not int or not 0 <= correct <= total:
         raise UnusableReplyError(f"num-correct={correct} of {total} samples")
-    return ClientEvaluation(total, correct, _check_value(_LOSS, loss))
+    told = [metrics[key] for key in _CLASSES if key in metrics]
+    classes = check_disclosed(told, num_classes, total) if told else None
+    return ClientEvaluation(total, correct, _check_value(_LOSS, loss), classes)

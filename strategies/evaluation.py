@@ -16,6 +16,7 @@ from fedadb_app.messages import ClientEvaluation
 from fedadb_app.metrics import metrics_of
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.runs.record import Part
+from fedadb_app.runs.sites import Site, over_sites, write_sites
 from fedadb_app.wire_arrays import content_bytes, to_arrays
 from strategies.participants import Clients
 from strategies.replies import read_replies
@@ -55,13 +56,16 @@ def gather_evaluations(
     counts, record = clients.counts, this.record
 
     def read(reply: Message, client: int) -> ClientEvaluation:
-        return messages.read_evaluate_reply(reply, counts[client].held_out)
+        classes = run.schema.num_classes
+        return messages.read_evaluate_reply(reply, counts[client].held_out, classes)
 
     found = read_replies(this, this.evaluators, replies, read, clients.roster, run.config)
     record.diagnostics["evaluating_clients"] = len(found.usable)
     record.diagnostics["evaluation_failures"] = len(found.failures)
     record.seconds_evaluate += this.lap()
     means = pooled(found.usable)
+    if found.usable:
+        _note_sites(run, this, found.usable)
     if not means:
         logger.warning("round %d: no client could evaluate", this.number)
     elif run.config.server_evaluates:
@@ -69,6 +73,15 @@ def gather_evaluations(
     else:
         record.accuracy, record.loss = means["accuracy"], means["loss"]
     return means
+
+
+def _note_sites(run: ServerRun, this: Round, answers: Mapping[int, ClientEvaluation]) -> None:
+    sites = {
+        client: Site(answer.num_examples, answer.num_correct, *(answer.classes or ()))
+        for client, answer in answers.items()
+    }
+    this.record.metrics["clients"] = over_sites(sites)
+    write_sites(run.folder.path, this.number, sites, run.schema.class_names)
 
 
 def pooled(answers: Mapping[int, ClientEvaluation]) -> dict[str, float]:

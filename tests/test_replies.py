@@ -173,7 +173,7 @@ def test_an_evaluation_is_counts_and_a_loss():
     assert {key: dict(record) for key, record in reply.content.items()} == {
         "metrics": {"num-examples": 12, "num-correct": 7, "loss": 0.5}
     }
-    assert read_evaluate_reply(reply, 12) == ClientEvaluation(12, 7, 0.5)
+    assert read_evaluate_reply(reply, 12, 3) == ClientEvaluation(12, 7, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_an_evaluation_is_counts_and_a_loss():
 def test_counts_that_cannot_be(change, words):
     wrong = edited(metrics=lambda m: {**m, **change})(asked(), evaluation_reply())[0]
     with pytest.raises(UnusableReplyError, match=words):
-        read_evaluate_reply(wrong, 12)
+        read_evaluate_reply(wrong, 12, 3)
 
 
 def test_an_evaluation_that_is_none():
     with pytest.raises(UnusableReplyError, match="num-examples=None"):
-        read_evaluate_reply(Message(RecordDict(), reply_to=asked()), 1)
+        read_evaluate_reply(Message(RecordDict(), reply_to=asked()), 1, 3)
     with pytest.raises(UnusableReplyError, match="CUDA"):
-        read_evaluate_reply(fails()(asked(), asked())[0], 1)
+        read_evaluate_reply(fails()(asked(), asked())[0], 1, 3)
 
 
 # --- whose reply ----------------------------------------------------------------------------

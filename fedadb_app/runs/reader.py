@@ -19,6 +19,7 @@ from torch import Tensor
 from fedadb_app.errors import DataError
 from fedadb_app.runs.partition_file import PARTITION, parse_partition
 from fedadb_app.runs.record import CLASS_ACCURACY, DIAGNOSTICS, METRICS, ROUNDS
+from fedadb_app.runs.sites import SITES, read_sites
 from fedadb_app.runs.summary import SUMMARY, accuracy_summary, parse_summary
 from fedadb_app.runs.tables import (
     Floats,
@@ -94,6 +95,16 @@ class RunFiles:
     def metric(self, part: str, name: str) -> dict[int, float]:
         """Return round -> value of a metric of all images of a part, where it is known."""
         return metric(self.metrics, part, name)
+
+    def sites(self) -> Table | None:
+        """Return ``sites.csv``, of the last round in which clients evaluated; None without one.
+
+        Raises
+        ------
+        DataError
+            If it is damaged.
+        """
+        return read(self.folder / SITES, read_sites)
 
     def kept(self, name: str) -> Mapping[int, Path]:
         """Return the round and the path of each kept file of a name: of snapshots, and the last."""
