@@ -61,6 +61,7 @@ def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
         built.run()
         found |= sent(built)
     hospitals = {100 + k: own_data(tmp_path / f"{k}.npz", [0, 1] * 9) for k in range(2)}
+    hospitals[100]["share-class-metrics"] = True  # its own, so that what may leave is seen to
     own = {**federation_of_nodes(classes=2), "run-name": "own"}
     if privacy != "none":  # clients do not evaluate: nothing would protect what they count
         own |= {"privacy": privacy, "evaluate": "none"}
@@ -68,6 +69,9 @@ def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
     built.run()
     found |= sent(built)
     kinds |= {m.metadata.message_type for m in built.grid.sent}
+    by_node = {(m.metadata.src_node_id, key) for m in built.grid.received
+               for key in m.content.get("metrics", {})}  # fmt: skip
+    assert all(node == 100 for node, key in by_node if key.startswith("class-"))
     counted = {row for row in listed() if row[0] == "evaluate" and privacy != "none"}
     assert found == listed() - NOT_SENT.get(privacy, set()) - counted
     kinds |= {"evaluate"} if privacy != "none" else set()

@@ -149,6 +149,7 @@ def test_who_has_not_been_drawn_does_not_count_and_who_has_counts_on(federation)
     [
         ({"evaluate": "both"}, 'evaluate="both" is not possible with strategy="local"'),
         (federation_of_nodes(), 'evaluate="clients" is not possible with strategy="local"'),
+        ({"validation": "0.1"}, 'validation="0.1" is not possible with strategy="local"'),
         ({"privacy": "local"}, 'privacy="local" is not possible with strategy="local"'),
         ({"robust": "median"}, 'robust="median" is not possible with strategy="local"'),
     ],
