@@ -274,7 +274,7 @@ def evaluate_reply(message: Message, found: Evaluation, share_classes: bool = Fa
         }
     )
     if share_classes:
-        metrics |= dict(zip(_CLASSES, disclosed(found.total, found.correct), strict=True))
+        metrics.update(zip(_CLASSES, disclosed(found.total, found.correct), strict=True))
     return Message(RecordDict({_METRICS: metrics}), reply_to=message)
 
 
