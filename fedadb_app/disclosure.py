@@ -62,7 +62,7 @@ def check_disclosed(
 def _tellable(
     total: Counts, allowed: npt.NDArray[np.bool_], cells: Sequence[Counts]
 ) -> npt.NDArray[np.bool_]:
-    told = allowed & np.all([cell >= LEAST_CELL for cell in cells], axis=0)
+    told: npt.NDArray[np.bool_] = allowed & (np.min(cells, axis=0) >= LEAST_CELL)
     # The classes that are left out can be subtracted together; a further one hides them.
     while told.any() and not told.all() and min(c[~told].sum() for c in cells) < LEAST_CELL:
         smallest = np.flatnonzero(told)[total[told].argmin()]
