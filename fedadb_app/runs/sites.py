@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedadb_app.disclosure import WITHHELD
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.record import cell
 from fedadb_app.runs.tables import Table, read_table
@@ -29,7 +28,7 @@ class Site:
     images, correct : int
         Held-out images, and those classified correctly.
     class_images, class_correct : Sequence[int]
-        The same per class, as far as the node tells; empty where it tells nothing of classes.
+        The same per class, negative where the node withholds it; empty where it tells of none.
     """
 
     images: int
@@ -85,9 +84,9 @@ def write_sites(
             site.class_correct,
             strict=True,
         ):
-            known = correct != WITHHELD
+            known = correct >= 0
             share = cell("accuracy", 100 * correct / images) if known else ""
-            if images != WITHHELD:
+            if images >= 0:
                 rows.append((server_round, client, name, images, correct if known else "", share))
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
