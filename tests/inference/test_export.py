@@ -93,6 +93,7 @@ def test_onnx_without_torch_says_what_pytorch_says(digits_run, digits_test, else
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # minutes, for 86 million parameters on a busy machine
 @pytest.mark.parametrize(
     ("model", "strategy", "channels", "side"),
     [
