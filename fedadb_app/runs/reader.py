@@ -145,7 +145,7 @@ def read_files(folder: Path) -> RunFiles:
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
-    """Return a run's effective values as its ``config.toml`` has them, without the versions.
+    """Return a run's effective values as its ``config.toml`` has them, without versions and origin.
 
     Raises
     ------
@@ -159,7 +159,8 @@ def read_configuration(folder: Path) -> dict[str, Any]:
         raise DataError(f"{folder} holds no run: {path} cannot be read") from error
     except ValueError as error:  # no TOML, or not even UTF-8
         raise DataError(f"{path} is damaged: {error}") from error
-    values.pop("packages", None)
+    for told in ("packages", "origin"):
+        values.pop(told, None)
     return values
 
 

@@ -2,12 +2,10 @@
 
 import json
 import math
-import platform
 import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +24,7 @@ from fedadb_app.local_training import Attachment
 from fedadb_app.runs.atomic import move, replace, sync
 from fedadb_app.runs.checkpoint import Checkpoint
 from fedadb_app.runs.live_view import EventFiles
+from fedadb_app.runs.origin import origin, versions
 from fedadb_app.runs.partition_file import PARTITION, of_nodes, of_partition
 from fedadb_app.runs.reader import CONFIG
 from fedadb_app.runs.record import (
@@ -42,7 +41,6 @@ from fedadb_app.runs.record import (
 from fedadb_app.runs.summary import SUMMARY, Status, accuracy_summary, selection_summary
 from fedadb_app.runs.tables import append_rows, read_accuracies
 
-_PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
 _HEADER = ",".join(RoundRecord.header()) + "\n"
 
 
@@ -173,9 +171,10 @@ class RunFolder:
         return {path.name: path.read_text() for path in self._tables}
 
     def write_config(self, config: RunConfig, own: Mapping[str, Scalar]) -> None:
-        """Write every effective value and the versions it ran with."""
+        """Write every effective value, the versions it ran with, the code and the machine."""
         tables = config.model_dump(by_alias=True) | {config.strategy: dict(own)}
-        replace(self.path / CONFIG, tomli_w.dumps(tables | {"packages": _versions()}).encode())
+        tables |= {"packages": versions(), "origin": origin(config.device)}
+        replace(self.path / CONFIG, tomli_w.dumps(tables).encode())
 
     def write_partition(
         self, partition: Partition, config: RunConfig, dataset: ImageDataset
@@ -277,13 +276,3 @@ def _make(path: Path, tables: Mapping[str, str]) -> None:
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     replace(path, (json.dumps(content, indent=1) + "\n").encode())
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # an app that runs from its FAB need not be installed
-            continue
-    return found

@@ -13,6 +13,7 @@ from run_folders import CLASSES, evaluated, write_partition
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from fedadb_app.app_hash import running_app_hash
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError, StorageError
 from fedadb_app.local_training import Attachment
@@ -81,12 +82,14 @@ def test_the_configuration_parses_back(folder, config):
     own = {"anchor-steps": 7, "beta": "0.5", "use-anchors": False, "anchor-l2": 1e-7}
     folder.write_config(config, own)
     found = tomllib.loads((folder.path / "config.toml").read_text())
-    packages = found.pop("packages")
+    packages, where = found.pop("packages"), found.pop("origin")
     assert found == {**config.model_dump(by_alias=True), "fedadb": own}
     assert packages["torch"] == version("torch")
     assert packages["flwr"] == version("flwr")
     assert packages["numpy"] == version("numpy")
     assert packages["python"].startswith("3.")
+    assert where["app-hash"] == running_app_hash()
+    assert {"git", "system", "processor", "cores", "memory", "gpu"} < set(where)
 
 
 def test_difficult_texts_and_numbers_parse_back(tmp_path):

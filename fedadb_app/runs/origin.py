@@ -1,0 +1,90 @@
+"""Where a run's numbers come from: the code, by hash and Git commit, its packages, the machine."""
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import torch
+
+from fedadb_app.app_hash import running_app_hash
+
+_PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
+_NO_CHECKOUT = "unknown: the app's folder is no checkout, only app-hash says which code it is"
+_APP = Path(__file__).resolve().parents[2]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that numbers may depend on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # an app that runs from its FAB need not be installed
+            continue
+    return found
+
+
+def origin(device: str) -> dict[str, str]:
+    """Return what code runs here, and on which machine.
+
+    Parameters
+    ----------
+    device : str
+        The run's: with ``cpu`` no GPU is looked for.
+    """
+    return {"app-hash": running_app_hash(), "git": git_state(_APP), **_machine(device)}
+
+
+def git_state(app: Path) -> str:
+    """Return the commit of an app's folder and what differs from it, or why that is unknown.
+
+    A bundle that Flower has unpacked below somebody's checkout is no part of that.
+    """
+    try:
+        if _git(app, "ls-files", "client_app.py").strip() != "client_app.py":
+            return (
+                "unknown: the app's folder is no checkout, so only app-hash says which code it is"
+            )
+        commit = _git(app, "rev-parse", "HEAD").strip()
+        changed = len(_git(app, "status", "--porcelain").splitlines())
+    except FileNotFoundError:
+        return "unknown: Git is not installed"
+    except (OSError, subprocess.SubprocessError):
+        return _NO_CHECKOUT
+    return f"{commit}, {changed} changed files" if changed else f"{commit}, no changed files"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+    )
+    return done.stdout
+
+
+def _machine(device: str) -> dict[str, str]:
+    names = []
+    if device != "cpu" and torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    memory = psutil.virtual_memory().total / 2**30
+    return {
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": str(psutil.cpu_count()),
+        "memory": f"{memory:.1f} GiB",
+        "gpu": ", ".join(names) or "none used",
+    }
+
+
+def _processor() -> str:
+    try:  # what platform.processor() leaves empty on Linux
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
