@@ -36,6 +36,16 @@ def test_works_with_the_network_of_the_paper(finished, name):
     assert_trained(f, rounds=1)
 
 
+@pytest.mark.slow
+@every_method
+def test_works_with_a_librarys_net(finished, name):
+    """Its features and the method's heads, images enlarged in between, anchors through both."""
+    f = finished(
+        name, clients=1, model="torchvision:shufflenet_v2_x0_5", norm="group", num_server_rounds=1
+    )
+    assert_trained(f, rounds=1)
+
+
 @every_method
 def test_works_with_a_client_of_one_class(finished, colour_images, name):
     f = finished(name, alpha=1e-3)
