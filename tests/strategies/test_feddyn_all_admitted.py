@@ -50,7 +50,8 @@ def test_a_checkpoint_says_who_left_before_it(hospitals):
     built = leaving(hospitals(strategy="feddyn"), 101, 102)
     built.run()
     strategy = built.strategy
-    found = checkpoint_of(strategy.run, strategy.clients, 2, strategy.global_model, strategy.state)
+    model, state = strategy.global_model, strategy.state
+    found = checkpoint_of(strategy.run, strategy.clients, 2, model, state, best={})
     after = hospitals(strategy="feddyn", run_name="after")
     for node in (101, 102):
         del after.grid.nodes[node]
