@@ -16,7 +16,10 @@ from fedadb_app.refusals import RefusalError
 from fedadb_app.wire_arrays import to_arrays, to_state_dict
 from strategies.registry import METHODS
 
-OWN_SCALARS: dict[str, set[str]] = {"feddyn": {"state-round"}}
+# Of the methods whose clients keep something between rounds.
+OWN_SCALARS = {
+    name: {"state-round"} for name in ("feddyn", "scaffold", "moon", "fedgmt", "fedgloss")
+}
 """Method -> names of its own scalars in a reply. Before you add one: does it tell of labels?"""
 
 

@@ -15,7 +15,6 @@ Field = tuple[str, str, str]
 
 NOT_SENT: dict[str, set[Field]] = {
     "local": {("train", "metrics", "train-loss")},
-    "central": {("train", "metrics", "state-round")},  # FedDyn's, which it excludes
 }
 
 
