@@ -147,5 +147,6 @@ METHOD = Method(
     paper="Caldarola et al., CVPR 2025",
     params=FedGloSSParams,
     trainer=FedGloSSTrainer,
+    only_sgd="its dual variables and perturbed gradients are those of steps of SGD",
     server=FedGloSS,
 )

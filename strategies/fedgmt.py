@@ -152,5 +152,6 @@ METHOD = Method(
     paper="Li et al., ICML 2025",
     params=FedGMTParams,
     trainer=FedGMTTrainer,
+    only_sgd="its dual variables stand for gradients, which AdamW's steps do not follow",
     server=FedGMT,
 )

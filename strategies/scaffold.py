@@ -146,5 +146,6 @@ METHOD = Method(
     paper="Karimireddy et al., ICML 2020",
     params=SCAFFOLDParams,
     trainer=SCAFFOLDTrainer,
+    only_sgd="its control variates are read off how far steps of SGD go",
     server=SCAFFOLD,
 )
