@@ -8,6 +8,7 @@ where the function is used: a node's study file has had its say before (`fedadb_
 import importlib
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from fedadb_app.errors import ConfigError
@@ -19,8 +20,14 @@ _LIBRARIES = ("torchvision", "timm")  # whose names look the same, and are not i
 
 
 def is_own(name: str) -> bool:
-    """Whether a value of ``model`` or ``dataset`` names a function of a user's own."""
-    return _NAME.fullmatch(name) is not None and name.partition(":")[0] not in _LIBRARIES
+    """Whether a value of ``model`` or ``dataset`` names a function of a user's own.
+
+    What looks like a library's name mistyped does not: its sentence names the library's net.
+    """
+    module = name.partition(":")[0]
+    return _NAME.fullmatch(name) is not None and not get_close_matches(
+        module, _LIBRARIES, cutoff=0.8
+    )
 
 
 def own_function(key: str, name: str) -> Callable[..., Any]:

@@ -106,6 +106,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(roster, "_PAUSE", 0.02)
 
 
+@pytest.mark.slow
 def test_no_reply_ends_the_run(values, impatient, caplog, tmp_path):
     values |= {"num-server-rounds": 5, "evaluate": "both", "round-timeout": 30.0}
     with superlink(CLIENTS) as link:

@@ -10,7 +10,7 @@ from fedadb_app.analysis.critical_difference import draw_critical_difference, he
 from fedadb_app.analysis.significance import LEVEL, Ranking
 from fedadb_app.analysis.style import colours, shortened
 from fedadb_app.report.charts import Line
-from fedadb_app.report.svg import INK, SERIES, WIDE, Picture
+from fedadb_app.report.svg import INK, SERIES, WIDE, Picture, ink_on
 from fedadb_app.runs.tables import Floats
 
 
@@ -55,8 +55,7 @@ def significance_matrix(
         for (row, column), value in np.ndenumerate(differences):
             if row != column and not np.isnan(value):
                 star = "*" if p_values[row, column] < LEVEL else ""
-                # The cells keep their colours on a dark page, and so must what stands on them.
-                ink = "white" if abs(value) > 0.6 * largest else "black"
+                ink = ink_on(*image.to_rgba(np.array([value]))[0, :3])
                 axes.text(
                     *(column, row, f"{value:+.1f}{star}"),
                     ha="center",

@@ -10,7 +10,7 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 
 from fedadb_app.analysis.style import NAMED, shortened
 from fedadb_app.metrics import CALIBRATION_BINS, Counts, Labels, Probabilities, confusion_matrix
-from fedadb_app.report.svg import MUTED, NARROW, OTHERS, SERIES, WIDE, Picture
+from fedadb_app.report.svg import MUTED, NARROW, OTHERS, SERIES, WIDE, Picture, ink_on
 
 _WITH_COUNTS = 12  # more classes are read by their colours
 Floats = npt.NDArray[np.float64]
@@ -31,8 +31,7 @@ def confusion(
         image = axes.imshow(shares, vmin=0, vmax=1, cmap="viridis")
         if count <= _WITH_COUNTS:
             for (row, column), images in np.ndenumerate(found):
-                # The cells keep their colours on a dark page, and so must what stands on them.
-                ink = "black" if shares[row, column] > 0.6 else "white"
+                ink = ink_on(*image.to_rgba(np.array([shares[row, column]]))[0, :3])
                 axes.text(column, row, f"{images}", ha="center", va="center", color=ink)
         short = [shortened(name, 18) for name in names] if count <= NAMED else []
         if short:

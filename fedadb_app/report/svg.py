@@ -44,6 +44,24 @@ _STYLE: Mapping[Any, Any] = {
 NARROW, WIDE = (4.8, 2.7), (9.8, 3.0)
 
 
+def ink_on(red: float, green: float, blue: float) -> str:
+    """Return what stands out more on a cell of a picture, black or white.
+
+    The cells keep their colours on a dark page, and so must what stands on them. The contrast
+    (WCAG 2.2) is at least the square root of 21, 4.58, whatever the colour.
+
+    Parameters
+    ----------
+    red, green, blue : float
+        Of the cell, each 0 to 1.
+    """
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "black" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "white"
+
+
 @dataclass(frozen=True)
 class Picture:
     """One figure of the page, drawn when the page is written.

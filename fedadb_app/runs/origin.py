@@ -5,7 +5,6 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import psutil
 import torch
 
 from fedadb_app.app_hash import running_app_hash
@@ -44,9 +43,7 @@ def git_state(app: Path) -> str:
     """
     try:
         if _git(app, "ls-files", "client_app.py").strip() != "client_app.py":
-            return (
-                "unknown: the app's folder is no checkout, so only app-hash says which code it is"
-            )
+            return _NO_CHECKOUT
         commit = _git(app, "rev-parse", "HEAD").strip()
         changed = len(_git(app, "status", "--porcelain").splitlines())
     except FileNotFoundError:
@@ -68,6 +65,8 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _machine(device: str) -> dict[str, str]:
+    import psutil  # here: the nodes' processes need none of it
+
     names = []
     if device != "cpu" and torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

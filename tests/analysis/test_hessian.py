@@ -169,7 +169,7 @@ def test_the_model_is_evaluated_not_trained_and_stays_as_it_is():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+@pytest.mark.parametrize("name", ["cnn", pytest.param("resnet18", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_products_of_larger_models_are_symmetric(name, norm):
     data = random_data(4, (3, 28, 28))

@@ -8,6 +8,7 @@ import pytest
 from helpers import REPOSITORY
 
 
+@pytest.mark.slow
 def test_steps_sets_clients_and_server_beside_the_bare_loop(monkeypatch, capsys):
     arguments = "--dataset digits --clients 2 --epochs 1 --repetitions 1"
     monkeypatch.setattr(sys, "argv", ["steps", *arguments.split()])

@@ -1,8 +1,10 @@
 """docs/add-a-data-set.md, done as it says in a copy of the checkout, and its tests there."""
 
+import pytest
 from copied_checkout import blocks, copy_checkout, in_copy, insert, passes
 
 
+@pytest.mark.slow
 def test_a_data_set_is_one_file_and_one_line(tmp_path):
     dataset, imported, line, own_test = blocks("add-a-data-set.md", "python")
     (command,) = blocks("add-a-data-set.md", "bash")

@@ -25,10 +25,12 @@ def checkout(tmp_path_factory) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_its_own_test_and_the_contract_suite_pass(checkout):
     passes(checkout, "tests/strategies/test_fedrs.py", "tests/contract", "-k", "fedrs")
 
 
+@pytest.mark.slow
 def test_nothing_else_has_to_know_it(checkout):
     """Its table is found, and the paper's list of methods need not be the registry."""
     passes(checkout, "tests/test_config.py", "tests/reproduction/test_catalogue.py", "-k", REGISTRY)

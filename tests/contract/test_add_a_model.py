@@ -1,8 +1,10 @@
 """docs/add-a-model.md, done as it says in a copy of the checkout: 2NN, and its tests there."""
 
+import pytest
 from copied_checkout import blocks, copy_checkout, in_copy, insert, passes
 
 
+@pytest.mark.slow
 def test_a_model_is_one_file_and_one_line(tmp_path):
     model, imported, line, own_test = blocks("add-a-model.md", "python")
     (command,) = blocks("add-a-model.md", "bash")

@@ -6,7 +6,11 @@ import warnings
 
 import pytest
 from helpers import read_json
+from hypothesis import given
+from hypothesis import strategies as st
 from report_pages import Parsed, html_of, page_of
+
+from fedadb_app.report.svg import ink_on
 
 
 @pytest.fixture(params=["run", "comparison"])
@@ -80,3 +84,15 @@ def test_names_that_matplotlib_cannot_draw_are_the_browsers(run, tmp_path):
     drawn = re.findall("<text[^>]*>(.*?)</text>", text, re.S)
     assert {"肺炎", "正常"} <= set(drawn)
     assert "<figcaption>half ?<small>" in text  # half a letter is none
+
+
+@given(*3 * [st.floats(0, 1)])
+def test_what_stands_on_a_cell_can_be_read_on_any_colour(red, green, blue):
+    """WCAG 2.2: (lighter + 0.05) / (darker + 0.05) of the relative luminances, at least 4.5."""
+
+    def linear(c):
+        return c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+
+    ground = 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue)
+    ink = {"black": 0.0, "white": 1.0}[ink_on(red, green, blue)]
+    assert (max(ink, ground) + 0.05) / (min(ink, ground) + 0.05) >= 4.5

@@ -152,8 +152,9 @@ SMOKE = {
     ("name", "clients", "dataset"),
     [
         ("cross-device-organamnist", 2, "organamnist"),
-        ("cross-silo-pathmnist", 2, "pathmnist"),
-        ("cross-silo-pacs", 4, "pacs_64"),  # the smallest images that InceptionV1 takes
+        pytest.param("cross-silo-pathmnist", 2, "pathmnist", marks=pytest.mark.slow),
+        # the smallest images that InceptionV1 takes
+        pytest.param("cross-silo-pacs", 4, "pacs_64", marks=pytest.mark.slow),
     ],
 )
 def test_one_of_each_model_runs(home, tmp_path, name, clients, dataset):

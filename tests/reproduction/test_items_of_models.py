@@ -18,6 +18,8 @@ from fedadb_app.reproduction.outputs import Reproduction
 from fedadb_app.reproduction.tables import Result
 from fedadb_app.reproduction.writers import write
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["--only", "fedavg,fedadb", "--rounds", "3", "-c", "fedadb.anchor-steps=5 local-epochs=1"]
 OF_FEDADB = [word.replace("fedavg,", "") for word in SHORT]
 

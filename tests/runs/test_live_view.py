@@ -153,6 +153,7 @@ def test_asked_for_and_not_installed(values, tmp_path, monkeypatch):
     assert not (tmp_path / "runs" / "run" / "tensorboard").exists()
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_its_import():
     code = "import sys, server_app, client_app, fedadb_app.cli; print('tensorboard' in sys.modules)"
     done = subprocess.run(

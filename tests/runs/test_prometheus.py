@@ -154,6 +154,7 @@ def test_a_folder_without_summary_is_no_run(run_of_two_rounds):
 # --- the command ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_command_serves_on_this_machine_only_and_reads_anew(run_of_two_rounds):
     command = [sys.executable, "-c", "from fedadb_app.cli.main import main; main()", "metrics"]

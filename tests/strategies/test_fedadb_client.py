@@ -162,7 +162,7 @@ def test_without_the_lcb_its_head_stays():
 
 
 @pytest.mark.parametrize("anchor_label", ["hard", "soft", "weighted"])
-@pytest.mark.parametrize("spec", [LENET, RESNET])
+@pytest.mark.parametrize("spec", [LENET, pytest.param(RESNET, marks=pytest.mark.slow)])
 def test_bf16_trains(spec, anchor_label):
     params = FedADBParams(anchor_label=anchor_label)
     sent = anchors()

@@ -96,7 +96,7 @@ def test_perturbed_restores_bitwise_even_after_an_error():
     [(FedASAMTrainer, FedASAMParams()), (FedSOLTrainer, FedSOLParams(variant="fixed"))],
 )
 def test_running_statistics_see_each_batch_once(task, trainer, params):
-    spec = ModelSpec("resnet18", "batch", (1, 28, 28), 4)
+    spec = ModelSpec("resnet8", "batch", (1, 28, 28), 4)
     counts = []
     for cls, p in ((trainer, params), (FEDAVG.trainer, FedAvgParams())):
         model = build_classifier(spec, 0)

@@ -85,6 +85,7 @@ def participants(built) -> list[list[int]]:
     return [sorted(clients) for _, clients in sorted(rounds.items())]
 
 
+@pytest.mark.slow
 def test_all_methods_of_a_seed_train_the_same_clients(federation):
     built = [
         federation(8, **{"strategy": name, "fraction-train": 0.25, "run-name": name})

@@ -53,6 +53,7 @@ def accuracy(built) -> float:
     return float(built.rows[-1]["accuracy"])
 
 
+@pytest.mark.slow
 def test_without_a_rule_each_of_them_ruins_the_model(federation, nodes):
     flipping = {node: nodes[node] for node in nodes if node != SCALER}
     assert accuracy(federation(nodes=flipping, **LEARNING, **{"run-name": "flipping"})) < 70
@@ -66,6 +67,7 @@ def test_without_a_rule_each_of_them_ruins_the_model(federation, nodes):
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.slow
 def test_with_a_rule_both_together_do_little_harm(federation, nodes, rule):
     """Two of five, and seven tenths of all samples: clients count equally."""
     built = federation(nodes=nodes, **LEARNING, robust=rule, **{"trim-share": 0.4})
