@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-PATIENCE = 600
+PATIENCE = 1200
 """Seconds until a run counts as hanging; on two free cores one takes 10 to 60."""
 
 

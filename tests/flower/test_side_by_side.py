@@ -8,17 +8,19 @@ import psutil
 import pytest
 from helpers import read_csv
 
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1500)]
 
 
 def test_two_runs_side_by_side_find_what_one_alone_finds(simulation, bare_run, tmp_path):
     folder = tmp_path / "comparison"
-    what = ["--strategies", "fedavg,fedadb", "-c", "num-server-rounds=2", "--jobs", "2"]
+    what = ["--strategies", "fedavg,fedadb", "-c", "num-server-rounds=2 node-timeout=600"]
     done = subprocess.run(
         [
             Path(sys.executable).parent / "fedadb",
             "compare",
             *what,
+            "--jobs",
+            "2",
             "--workers",
             "1",
             "--app",

@@ -10,7 +10,7 @@ import contextlib
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 NODES, ROUNDS, SIDE = 10, 5, 312
 
