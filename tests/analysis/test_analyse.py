@@ -166,6 +166,7 @@ def test_drift_is_over_all_rounds(run):
     assert mean == pytest.approx(sum(values) / 3, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_method_without_anchors(values, tmp_path):
     serve({**values, "model": "lenet"})
     run = tmp_path / "runs" / "run"

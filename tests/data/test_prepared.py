@@ -124,6 +124,7 @@ assert seen > 0
 """
 
 
+@pytest.mark.slow
 def test_two_processes_prepare_at_once(tmp_path):
     start = tmp_path / "start"
     start.mkdir()

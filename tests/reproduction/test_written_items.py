@@ -105,6 +105,7 @@ def test_full_scale_is_kept_apart(flower, call, tmp_path):
     assert not (tmp_path / "out" / "small").exists()
 
 
+@pytest.mark.slow
 def test_all_runs_what_items_share_once(flower, call, tmp_path):
     result = call("all", "--only", "fedadb")
     assert result.exit_code == 1  # made-up runs have no models
