@@ -89,8 +89,7 @@ def train_in_one_place(run: ServerRun, clients: int, this: Round, images: int) -
         data=all_images(run.config, clients, images),
     )
     metrics = Trainer(run.model, task, run.params).train()
-    state = {name: t.detach().cpu().clone() for name, t in run.model.state_dict().items()}
-    return ClientUpdate(CENTRE, state, images, metrics)
+    return ClientUpdate(CENTRE, run.model.state_copy(), images, metrics)
 
 
 def refuse(config: RunConfig, params: FedAvgParams) -> None:

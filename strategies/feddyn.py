@@ -29,12 +29,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedadb_app.aggregation import ClientUpdate, difference, weighted_mean
+from fedadb_app.aggregation import ClientUpdate, weighted_mean
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Attachment, Trainer
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.movements import advance, recalled, with_drift
 from strategies.server import Broadcast, RoundInputs, ServerUpdate
 
 _MEAN = "feddyn"
@@ -68,11 +69,7 @@ class FedDynTrainer(Trainer[FedDynParams]):
     def begin(self) -> None:
         """Recall v_k and fix alpha_k."""
         self.start = {n: p.detach().clone() for n, p in self.model.named_parameters()}
-        state = self.task.state
-        self.memory = {
-            n: state[n].to(p.device) if n in state else p.new_zeros(p.shape)
-            for n, p in self.start.items()
-        }  # v_k
+        self.memory = recalled(self.start, self.task.state)  # v_k
         self.alpha = self.params.alpha
         if self.params.variant == "official":
             mean = self.task.attachments[_MEAN].scalars["mean-examples"]
@@ -98,9 +95,7 @@ class FedDynTrainer(Trainer[FedDynParams]):
 
     def finish(self) -> dict[str, float]:
         """Advance v_k by this round's movement."""
-        for name, p in self.model.named_parameters():
-            moved = self.memory[name] + p.detach() - self.start[name]
-            self.task.state[name] = moved.cpu()
+        advance(self.model, self.start, self.memory, self.task.state)
         return {}
 
 
@@ -121,16 +116,8 @@ class FedDyn(FedAvg[FedDynParams]):
             return ServerUpdate(mean, also_evaluated={"plain_mean": mean})
         if self.params.variant == "official":
             mean = weighted_mean([u.arrays for u in updates], [1 / len(updates)] * len(updates))
-        names = inputs.parameter_names
-        moved = weighted_mean(
-            [difference(u.arrays, inputs.model, names) for u in updates], [1.0] * len(updates)
-        )
-        drift = {n: inputs.state.get(f"drift/{n}", 0) + moved[n] for n in names}  # s
-        return ServerUpdate(
-            mean | {n: mean[n] + drift[n] / inputs.num_clients for n in names},
-            state={f"drift/{n}": s for n, s in drift.items()},
-            also_evaluated={"plain_mean": mean},
-        )
+        model, drift = with_drift(inputs, mean, updates, inputs.model)
+        return ServerUpdate(model, state=drift, also_evaluated={"plain_mean": mean})
 
 
 METHOD = Method(

@@ -82,9 +82,7 @@ class FederatedStrategy(Strategy):
         )
         self.clients = Clients(run, roster)
         self.outcome = Outcome(run)
-        self.global_model: StateDict = {
-            name: tensor.detach().cpu().clone() for name, tensor in run.model.state_dict().items()
-        }
+        self.global_model: StateDict = run.model.state_copy()
         self.state: StateDict = {}
         self.artifacts: Mapping[str, Attachment] = {}
         self._parameter_names = run.model.parameter_names()

@@ -37,9 +37,10 @@ from fedadb_app.models.classifier import StateDict
 from fedadb_app.models.norm import frozen_running_statistics
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.movements import advance, recalled, with_drift
 from strategies.server import Broadcast, RoundInputs, ServerUpdate
 
-_DRIFT, _DIRECTION = "drift", "direction"
+_DIRECTION = "direction"
 
 
 class FedGloSSParams(Settings):
@@ -65,11 +66,7 @@ class FedGloSSTrainer(Trainer[FedGloSSParams]):
     def begin(self) -> None:
         """Recall v_k."""
         self.start = {n: p.detach().clone() for n, p in self.model.named_parameters()}
-        state = self.task.state
-        self.memory = {
-            n: state[n].to(p.device) if n in state else p.new_zeros(p.shape)
-            for n, p in self.start.items()
-        }
+        self.memory = recalled(self.start, self.task.state)
 
     def backward(self, batch: Batch) -> Tensor:
         """Leave the gradient of the perturbed point, with ADMM's terms, in ``.grad``."""
@@ -95,8 +92,7 @@ class FedGloSSTrainer(Trainer[FedGloSSParams]):
     def finish(self) -> dict[str, float]:
         """Advance v_k by this round's movement."""
         if self.params.beta > 0:
-            for name, p in self.model.named_parameters():
-                self.task.state[name] = (self.memory[name] + p.detach() - self.start[name]).cpu()
+            advance(self.model, self.start, self.memory, self.task.state)
         return {}
 
 
@@ -133,12 +129,8 @@ class FedGloSS(FedAvg[FedGloSSParams]):
             model |= {n: before[n] + step[n] for n in names}
         state = {f"{_DIRECTION}/{n}": d.to(before[n].dtype) for n, d in step.items()}
         if self.params.beta > 0:
-            moved = weighted_mean(
-                [difference(u.arrays, sent, names) for u in updates], [1.0] * len(updates)
-            )
-            drift = {n: inputs.state.get(f"{_DRIFT}/{n}", 0) + moved[n] for n in names}
-            model |= {n: model[n] + drift[n] / inputs.num_clients for n in names}
-            state |= {f"{_DRIFT}/{n}": s for n, s in drift.items()}
+            model, drift = with_drift(inputs, model, updates, sent)
+            state |= drift
         return ServerUpdate(model, state=state)
 
 

@@ -28,16 +28,16 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedadb_app.aggregation import ClientUpdate, difference, weighted_mean
+from fedadb_app.aggregation import ClientUpdate, weighted_mean
 from fedadb_app.config import Settings
 from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Attachment, Trainer, frozen_copy
-from fedadb_app.models.classifier import StateDict
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.movements import with_drift
 from strategies.server import Broadcast, RoundInputs, ServerUpdate
 
-_TRAJECTORY, _DRIFT = "trajectory", "drift"
+_TRAJECTORY = "trajectory"
 
 
 class FedGMTParams(Settings):
@@ -114,37 +114,27 @@ class FedGMT(FedAvg[FedGMTParams]):
 
     def broadcast(self, inputs: RoundInputs) -> Broadcast:
         """Send the averaged model beside the global one, once they differ."""
-        trajectory = _part(inputs, _TRAJECTORY)
+        trajectory = inputs.kept(_TRAJECTORY)
         if not trajectory or self.params.gamma == 0:
             return Broadcast(inputs.model)
         return Broadcast(inputs.model, {_TRAJECTORY: Attachment(tensors=trajectory)})
 
     def update(self, inputs: RoundInputs, updates: Sequence[ClientUpdate]) -> ServerUpdate:
         """Return mean_k theta_k + s / K, buffers averaged; advance s and e."""
-        before, names = inputs.model, inputs.parameter_names
+        before = inputs.model
         state: dict[str, Tensor] = {}
         if self.params.beta == 0:
             model = super().update(inputs, updates).model
         else:
             plain = [1 / len(updates)] * len(updates)
             model = weighted_mean([u.arrays for u in updates], plain)
-            moved = weighted_mean(
-                [difference(u.arrays, before, names) for u in updates], [1.0] * len(updates)
-            )
-            drift = {n: inputs.state.get(f"{_DRIFT}/{n}", 0) + moved[n] for n in names}
-            model |= {n: model[n] + drift[n] / inputs.num_clients for n in names}
-            state = {f"{_DRIFT}/{n}": s for n, s in drift.items()}
+            model, state = with_drift(inputs, model, updates, before)
         if self.params.gamma > 0:
             alpha = self.params.alpha
-            average = _part(inputs, _TRAJECTORY) or before
+            average = inputs.kept(_TRAJECTORY) or before
             kept = weighted_mean([average, model], [alpha, 1 - alpha])
             state |= {f"{_TRAJECTORY}/{n}": t.to(before[n].dtype) for n, t in kept.items()}
         return ServerUpdate(model, state=state)
-
-
-def _part(inputs: RoundInputs, name: str) -> StateDict:
-    prefix = f"{name}/"
-    return {n.removeprefix(prefix): t for n, t in inputs.state.items() if n.startswith(prefix)}
 
 
 METHOD = Method(

@@ -39,8 +39,7 @@ class LocalTrainer(Trainer[FedAvgParams]):
 
     def finish(self) -> dict[str, float]:
         """Keep the model."""
-        state = {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
-        self.task.state.update(state)
+        self.task.state.update(self.model.state_copy())
         return {}
 
 

@@ -67,8 +67,7 @@ class MOONTrainer(Trainer[MOONParams]):
     def finish(self) -> dict[str, float]:
         """Keep the model for the client's next round."""
         if self.params.mu > 0:
-            for name, tensor in self.model.state_dict().items():
-                self.task.state[name] = tensor.detach().cpu().clone()
+            self.task.state.update(self.model.state_copy())
         return {}
 
 

@@ -109,7 +109,7 @@ class SCAFFOLD(FedAvg[SCAFFOLDParams]):
 
     def broadcast(self, inputs: RoundInputs) -> Broadcast:
         """Send c, once there is one."""
-        control = _control(inputs)
+        control = inputs.kept(_CONTROL)
         sent = {_CONTROL: Attachment(tensors=control)} if control else {}
         return Broadcast(inputs.model, sent)
 
@@ -126,19 +126,13 @@ class SCAFFOLD(FedAvg[SCAFFOLDParams]):
             [difference(inputs.model, u.arrays, names) for u in updates],
             [1 / reach(self._config, local_rate, u.num_examples) for u in updates],
         )
-        before = _control(inputs)
+        before = inputs.kept(_CONTROL)
         control = {}
         for n in names:  # the sum of c_k^+ - c_k = (theta^(t-1) - theta_k) / l_k - c
             c = before[n].double() if before else gradients[n].new_zeros(gradients[n].shape)
             change = (gradients[n] - len(updates) * c) / inputs.num_clients
             control[f"{_CONTROL}/{n}"] = (c + change).to(inputs.model[n].dtype)
         return ServerUpdate(mean, state=control)
-
-
-def _control(inputs: RoundInputs) -> dict[str, Tensor]:
-    """Return c; empty before the first update."""
-    prefix = f"{_CONTROL}/"
-    return {n.removeprefix(prefix): t for n, t in inputs.state.items() if n.startswith(prefix)}
 
 
 METHOD = Method(

@@ -91,6 +91,11 @@ class RoundInputs:
     parameter_names: tuple[str, ...]
     state: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def kept(self, name: str) -> StateDict:
+        """Return the tensors of the state that are called ``<name>/...``, by what follows."""
+        prefix = f"{name}/"
+        return {n.removeprefix(prefix): t for n, t in self.state.items() if n.startswith(prefix)}
+
 
 @dataclass(frozen=True)
 class Broadcast:

@@ -7,9 +7,9 @@ import typer
 
 from fedadb_app.analysis.open_run import open_run
 from fedadb_app.cli.common import one_sentence, out
+from fedadb_app.cli.predict import ModelOption
 from fedadb_app.inference.card import write_card
 from fedadb_app.inference.export import export_onnx, export_safetensors
-from fedadb_app.inference.predict import Kept
 
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.")]
 
@@ -23,9 +23,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option(help="The file to write; default: in the run's folder.")
     ] = None,
-    model: Annotated[
-        Kept, typer.Option(help="Of the last round, or of the one that validation chose.")
-    ] = "final",
+    model: ModelOption = "final",
     images: Annotated[
         Path | None,
         typer.Option(help="Compare ONNX with PyTorch on these; default: the run's test part."),
@@ -47,9 +45,7 @@ def export(
 
 def card(
     run: RunArgument,
-    model: Annotated[
-        Kept, typer.Option(help="Of the last round, or of the one that validation chose.")
-    ] = "final",
+    model: ModelOption = "final",
 ) -> None:
     """Write MODEL_CARD.md into a run's folder: what the model is, and what was not tested."""
     with one_sentence():

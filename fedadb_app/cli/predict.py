@@ -12,6 +12,10 @@ from fedadb_app.data.intake.report import IntakeError
 from fedadb_app.inference.operating import operating_point_of
 from fedadb_app.inference.predict import Kept, predict
 
+ModelOption = Annotated[
+    Kept, typer.Option(help="Of the last round, or of the one that validation chose.")
+]
+
 
 def predict_images(
     run: Annotated[Path, typer.Argument(help="The folder of a run; nothing else is needed.")],
@@ -22,9 +26,7 @@ def predict_images(
         ),
     ],
     output: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
-    model: Annotated[
-        Kept, typer.Option(help="Of the last round, or of the one that validation chose.")
-    ] = "final",
+    model: ModelOption = "final",
     intensity: Annotated[
         str, typer.Option(help='What is black and white in more than 8 bits, as "0,4095".')
     ] = "",

@@ -31,20 +31,20 @@ def estimates(folder: Path, grid: Grid) -> list[Estimate]:
     A missing run is taken to be as fast, round for round, as the median of its method's complete
     ones; where its method has none, as the median of all.
     """
+    complete = {cell: is_complete(folder / "runs" / cell.name) for cell in grid.cells()}
     measured: dict[Cell, float] = {}
-    for cell in grid.cells():
-        if is_complete(target := folder / "runs" / cell.name):
-            try:
-                measured[cell] = read_run(cell, target).seconds_per_round
-            except DataError:  # which a call that runs the comparison names
-                continue
+    for cell in (cell for cell, done in complete.items() if done):
+        try:
+            measured[cell] = read_run(cell, folder / "runs" / cell.name).seconds_per_round
+        except DataError:  # which a call that runs the comparison names
+            continue
     plan = []
-    for cell in grid.cells():
+    for cell, done in complete.items():
         alike = [s for c, s in measured.items() if c.strategy == cell.strategy]
         usual = statistics.median(alike or measured.values()) if measured else None
         per_round = measured.get(cell, usual)
         seconds = None if per_round is None else per_round * grid.rounds(cell)
-        plan.append(Estimate(cell, is_complete(folder / "runs" / cell.name), seconds))
+        plan.append(Estimate(cell, done, seconds))
     return plan
 
 

@@ -85,10 +85,9 @@ def check_settings(folder: Path, grid: Grid) -> dict[str, dict[str, Any]]:
         found = {table: dict(content[table]) for table in now}
         return found | {"methods": dict(content.get("methods", {}))}  # older versions knew none
 
-    empty: dict[str, dict[str, Any]] = {"run-config": {}, "federation": {}, "methods": {}}
-    before = (read(settings, parse) if settings.exists() else None) or empty
-    if before is empty:
-        return empty
+    before = read(settings, parse) if settings.exists() else None
+    if before is None:
+        return {"run-config": {}, "federation": {}, "methods": {}}
     differing = sorted(
         f"{table}.{key}"
         for table in now

@@ -125,6 +125,10 @@ class ImageClassifier(nn.Module):
         """Whether a sample's output in training depends on the rest of its batch."""
         return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.modules())
 
+    def state_copy(self) -> StateDict:
+        """Return a copy of its weights and buffers, on the CPU."""
+        return {name: t.detach().cpu().clone() for name, t in self.state_dict().items()}
+
     def parameter_names(self) -> tuple[str, ...]:
         """Names of the trained tensors, in order; the rest of the state are buffers.
 
