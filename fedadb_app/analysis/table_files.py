@@ -1,11 +1,9 @@
 """A table as CSV, as Markdown, and as LaTeX for a paper."""
 
-import csv
-import io
 from pathlib import Path
 
 from fedadb_app.runs.atomic import replace
-from fedadb_app.runs.tables import Table
+from fedadb_app.runs.tables import Table, csv_text
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -28,15 +26,8 @@ def write_table(table: Table, caption: str, path: Path) -> None:
     StorageError
         If the disk does not take them.
     """
-    replace(path, csv_of(table).encode())
+    replace(path, csv_text([table.header, *table.rows]).encode())
     replace(path.with_suffix(".tex"), latex(table, caption).encode())
-
-
-def csv_of(table: Table) -> str:
-    """Return a table as CSV."""
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([table.header, *table.rows])
-    return text.getvalue()
 
 
 def markdown(table: Table) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
@@ -10,11 +11,11 @@ from matplotlib.figure import Figure
 
 from fedadb_app.analysis.critical_difference import draw_critical_difference, height
 from fedadb_app.analysis.significance import LEVEL, PairedTest, Ranking, holm, paired_test, ranking
-from fedadb_app.analysis.table_files import csv_of, latex, markdown
+from fedadb_app.analysis.table_files import latex, markdown
 from fedadb_app.comparison.readings import Reading
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.record import cell
-from fedadb_app.runs.tables import Table
+from fedadb_app.runs.tables import Table, csv_text
 from strategies.registry import method_title
 
 STATISTICS: Mapping[str, Callable[[Reading], float]] = {
@@ -54,6 +55,11 @@ class Blocks:
     values: np.ndarray[tuple[int, int], np.dtype[np.float64]]
     left_out: int
 
+    @cached_property
+    def ranking(self) -> Ranking | None:
+        """Their ranks; None where methods or blocks are too few."""
+        return ranking(self.values)
+
 
 def write_significance(readings: Sequence[Reading], reference: str, folder: Path) -> None:
     """Write the tests of all pairs of methods, the ranks, and what a reader wants of both.
@@ -68,11 +74,11 @@ def write_significance(readings: Sequence[Reading], reference: str, folder: Path
         Of the comparison.
     """
     significance = Table([*HEADER, *TESTS], list(_test_rows(readings, reference)))
-    replace(folder / SIGNIFICANCE, csv_of(significance).encode())
+    replace(folder / SIGNIFICANCE, csv_text([significance.header, *significance.rows]).encode())
     ranked = {name: blocks_of(readings, name) for name in STATISTICS}
     rows = [row for name, blocks in ranked.items() for row in _rank_rows(name, blocks)]
     ranks = Table([*RANKS_HEADER, "critical_difference"], rows)
-    replace(folder / RANKS, csv_of(ranks).encode())
+    replace(folder / RANKS, csv_text([ranks.header, *ranks.rows]).encode())
     page, sources = ["# Do the methods differ?", ""], []
     for title, note, table in _tables(significance, reference):
         page += [f"## {title}", "", note, "", *markdown(table), ""]
@@ -81,8 +87,7 @@ def write_significance(readings: Sequence[Reading], reference: str, folder: Path
     replace(folder / "significance.md", "\n".join(page).encode())
     replace(folder / "significance.tex", "\n".join(sources).encode())
     for name, blocks in ranked.items():
-        found = ranking(blocks.values)
-        if found is not None:
+        if (found := blocks.ranking) is not None:
             plot_ranks(blocks, found, folder / f"critical-difference-{name}.png")
 
 
@@ -144,7 +149,7 @@ def _family(
 
 
 def _rank_rows(statistic: str, blocks: Blocks) -> Iterator[list[str]]:
-    found = ranking(blocks.values)
+    found = blocks.ranking
     if found is None:
         return
     tail = [str(found.blocks), str(blocks.left_out), cell("", found.p_value)]
@@ -198,7 +203,7 @@ def _words(ranked: Mapping[str, Blocks]) -> list[str]:
         counted += f"; {left_out} in which one is missing are left out"
     lines += [f"{counted}.", ""]
     for name, of_name in ranked.items():
-        found = ranking(of_name.values)
+        found = of_name.ranking
         if found is None:
             return [*lines, "Ranks need at least three methods and five such blocks.", ""]
         order = np.argsort(found.mean_ranks, kind="stable")

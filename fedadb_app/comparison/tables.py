@@ -1,7 +1,5 @@
 """A comparison's numbers: ``comparison.csv``, ``comparison.md`` and, for LaTeX, ``.tex``."""
 
-import csv
-import io
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ from fedadb_app.config import Scalar
 from fedadb_app.metrics import BETTER
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.record import cell
-from fedadb_app.runs.tables import Table
+from fedadb_app.runs.tables import Table, csv_text
 from strategies.registry import OWN, method_title
 
 
@@ -32,16 +30,14 @@ def write_csv(readings: Sequence[Reading], path: Path) -> None:
         "failures",
         "reported_round",
     )
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
     reported = [f"reported_{name.replace('-', '_')}" for name in BETTER]
-    writer.writerow(["strategy", "alpha", "seed", *columns, *reported])
+    rows = [["strategy", "alpha", "seed", *columns, *reported]]
     for r in readings:
         cells = [getattr(r, column) for column in columns]
         shown = [f"{c:.3f}" if isinstance(c, float) else c for c in cells]
         shown += [cell("", r.reported[name]) for name in BETTER]
-        writer.writerow([r.cell.strategy, f"{r.cell.alpha:g}", r.cell.seed, *shown])
-    replace(path, text.getvalue().encode())
+        rows.append([r.cell.strategy, f"{r.cell.alpha:g}", str(r.cell.seed), *shown])
+    replace(path, csv_text(rows).encode())
 
 
 def write_markdown(

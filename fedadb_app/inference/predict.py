@@ -1,7 +1,5 @@
 """`fedadb predict`: a run's model on new images, prepared as those that it was trained on."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from fedadb_app.evaluation import evaluate
 from fedadb_app.models.classifier import ImageClassifier, ModelSpec, model_facts
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.model_file import ModelFile
+from fedadb_app.runs.tables import csv_text
 
 Kept = Literal["final", "chosen"]
 """Which of a run's models: of its last round, or of the round that validation chose."""
@@ -74,12 +73,9 @@ class Predictions:
         StorageError
             If it cannot be written.
         """
-        text = io.StringIO(newline="")
-        table = csv.writer(text, lineterminator="\n")
         columns = [f"p:{name}" for name in self.class_names]
-        table.writerow(["file", "image", "class", *columns, "problem"])
-        table.writerows(self._rows(self.labels(threshold)))
-        replace(path, text.getvalue().encode())
+        header = ["file", "image", "class", *columns, "problem"]
+        replace(path, csv_text([header, *self._rows(self.labels(threshold))]).encode())
 
     def _rows(self, labels: npt.NDArray[np.int64]) -> Iterator[list[str]]:
         position = 0

@@ -1,6 +1,5 @@
 """What a run's last and chosen model say of each image: ``predictions.npz``, ``confusion.csv``."""
 
-import csv
 import io
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from fedadb_app.errors import DataError
 from fedadb_app.metrics import Labels, confusion_matrix
 from fedadb_app.runs.atomic import replace
+from fedadb_app.runs.tables import csv_text
 
 PREDICTIONS, CONFUSION = "predictions.npz", "confusion.csv"
 CONFUSION_HEADER = ("round", "part", "true", "predicted", "count")
@@ -65,12 +65,11 @@ class Predictions:
         arrays = {k: np.asarray(v) for k, v in known.items() if v is not None}
         if not self.chosen_round:
             del arrays["chosen_round"]
-        packed, text = io.BytesIO(), io.StringIO(newline="")
+        packed = io.BytesIO()
         np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
         replace(run_folder / PREDICTIONS, packed.getvalue())
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([CONFUSION_HEADER, *self._confusion_rows(class_names)])
-        replace(run_folder / CONFUSION, text.getvalue().encode())
+        confusion = csv_text([CONFUSION_HEADER, *self._confusion_rows(class_names)])
+        replace(run_folder / CONFUSION, confusion.encode())
 
     @classmethod
     def read(cls, run_folder: Path) -> Self | None:

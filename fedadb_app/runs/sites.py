@@ -1,7 +1,5 @@
 """``sites.csv``: what each site found on its held-out images, in the last evaluated round."""
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ import numpy as np
 
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.record import cell
-from fedadb_app.runs.tables import Table, read_table
+from fedadb_app.runs.tables import Table, csv_text, read_table
 
 SITES = "sites.csv"
 HEADER = ("round", "site", "class", "images", "correct", "accuracy")
@@ -88,9 +86,7 @@ def write_sites(
             share = cell("accuracy", 100 * correct / images) if known else ""
             if images >= 0:
                 rows.append((server_round, client, name, images, correct if known else "", share))
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    replace(run_folder / SITES, text.getvalue().encode())
+    replace(run_folder / SITES, csv_text(rows).encode())
 
 
 def read_sites(text: str) -> Table:

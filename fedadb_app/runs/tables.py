@@ -7,7 +7,7 @@ written, or was cut off: it does not count.
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,13 @@ class Table:
         return int(self.numbers(column).sum())
 
 
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as CSV, as all files of this app have it."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
 def append_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Add rows to a table, which begins with its first one.
 
@@ -71,10 +78,7 @@ def append_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]
         If the disk does not take them.
     """
     if rows:
-        text = io.StringIO(newline="")
-        lines = rows if path.exists() else [header, *rows]
-        csv.writer(text, lineterminator="\n").writerows(lines)
-        append(path, text.getvalue().encode())
+        append(path, csv_text(rows if path.exists() else [header, *rows]).encode())
 
 
 def read_table(text: str) -> Table:
