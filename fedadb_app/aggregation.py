@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from fedadb_app.models.classifier import StateDict
 
@@ -62,12 +63,17 @@ def in_types_of(reference: StateDict, model: StateDict) -> StateDict:
 
 def difference(model: StateDict, reference: StateDict, names: Iterable[str]) -> StateDict:
     """Return model - reference for the named tensors, in float64."""
-    return {name: model[name].double() - reference[name].double() for name in names}
+    return {name: _float64(model[name]).sub_(reference[name]) for name in names}
 
 
 def squared_norm(model: StateDict) -> float:
     """Return the squared L2 norm over all tensors."""
-    return sum(float(tensor.double().square().sum()) for tensor in model.values())
+    return sum(float(_float64(tensor).square_().sum()) for tensor in model.values())
+
+
+def _float64(tensor: Tensor) -> Tensor:
+    """Return a copy that may be changed: a large model's temporaries cost more than its sums."""
+    return tensor.to(torch.float64, copy=True)
 
 
 def client_drift(
@@ -102,10 +108,10 @@ def client_drift(
         start = sent[name].double()
         mean = torch.zeros_like(start)
         for client, (model, weight) in enumerate(zip(models, weights, strict=True)):
-            change = model[name].double() - start
-            squares[client] += float(change.square().sum())
+            change = _float64(model[name]).sub_(start)
             mean.add_(change, alpha=weight)
-        mean_square += float(mean.square().sum())
+            squares[client] += float(change.square_().sum())
+        mean_square += float(mean.square_().sum())
     spread = sum(w * s for w, s in zip(weights, squares, strict=True)) - mean_square
     return {
         "update_norm": math.sqrt(mean_square),
@@ -134,14 +140,20 @@ def absurd_change(
         ("update", [name for name in floats if name in trained], factor),
         ("change of running statistics", [n for n in floats if n not in trained], factor**2),
     ):
-        moved = math.sqrt(squared_norm(difference(model, sent, names)))
-        size = math.sqrt(squared_norm({name: sent[name] for name in names}))
+        moved = _norm([model[name] - sent[name] for name in names])
+        size = _norm([sent[name] for name in names])
         if factor and moved > limit * size:
             return (
                 f"its {kind} has the norm {moved:.4g}, more than {limit:g} times that of what it "
                 f"was sent, {size:.4g} (max-relative-update={factor:g})"
             )
     return ""
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    """Return the L2 norm over all tensors, added up in float64 without a copy of them."""
+    vector_norm = torch.linalg.vector_norm
+    return math.hypot(*(float(vector_norm(tensor, dtype=torch.float64)) for tensor in tensors))
 
 
 def all_finite(model: StateDict) -> bool:

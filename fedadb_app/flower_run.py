@@ -35,6 +35,10 @@ class FlowerError(FedADBError):
     """Flower refused a command."""
 
 
+class Stopped(BaseException):
+    """A run is to be stopped, since the command has been interrupted."""
+
+
 @dataclass(frozen=True)
 class Simulation:
     """How the simulated federation is set up; see `flwr run --federation-config`.

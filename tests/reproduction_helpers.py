@@ -23,7 +23,7 @@ class FakeFlower:
     def __init__(self, monkeypatch, real=False):
         self.started, self.ends, self.real = [], {}, real
         monkeypatch.setattr(running, "FlowerRun", self.start)
-        monkeypatch.setattr("fedadb_app.cli.progress.watch", self.watch)
+        monkeypatch.setattr("fedadb_app.cli.comparison_progress.watch", self.watch)
         for plot in ("plot_curves", "plot_classes"):  # of the comparison's own folder
             monkeypatch.setattr(f"fedadb_app.comparison.running.{plot}", lambda *arguments: None)
 

@@ -1,6 +1,8 @@
 """The `fedadb` command, up to the point where Flower takes over."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 from helpers import REPOSITORY
@@ -8,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedadb_app.cli import progress as progress_module
-from fedadb_app.cli.main import main
+from fedadb_app.cli.main import COMMANDS, main
 from fedadb_app.errors import DataError
 from fedadb_app.runs.tables import read_accuracies
 
@@ -217,3 +219,27 @@ def test_data_describes_a_data_set_and_refuses_an_unknown_one():
     result = call("data", "nosuchset")
     assert result.exit_code == 1
     assert 'dataset="nosuchset" is unknown' in result.output
+
+
+# --- what a command imports -----------------------------------------------------------------
+
+
+def test_the_list_of_commands_says_what_each_says_itself():
+    for name, entry in COMMANDS.items():
+        help_of_command = entry.command(name).help
+        assert help_of_command is not None
+        assert help_of_command.splitlines()[0] == entry.line, name
+
+
+@pytest.mark.parametrize("arguments", ["--help", "certificates --help", "audit --help"])
+def test_what_trains_nothing_imports_no_pytorch(arguments):
+    """A hospital's shell script calls them often; PyTorch alone takes three seconds."""
+    code = (
+        f"import sys; sys.argv[1:] = {arguments.split()!r}\n"
+        "from fedadb_app.cli.main import main\n"
+        "try:\n    main()\n"
+        "finally:\n    assert not {'torch', 'scipy', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout

@@ -3,10 +3,13 @@
 The real ones: tests/flower/test_nodes.py.
 """
 
+import hashlib
 import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from helpers import REPOSITORY
@@ -119,3 +122,50 @@ time.sleep(60)
     assert done.stdout == "['--insecure']\n"
     assert done.returncode == -15  # SIGTERM
     assert "the SuperExec has ended with 0, so this process ends" in done.stderr
+
+
+def test_threads_take_turns_at_the_database_and_look_for_lost_tasks_once_a_second(monkeypatch):
+    inside, most, looks = [], [], []
+
+    class Database:
+        @contextmanager
+        def session(self):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.01)
+            yield self
+            inside.pop()
+
+        def _cleanup_expired_task_tokens(self):
+            with self.session():
+                looks.append(now[0])
+
+    now = [0.0]
+    flower_processes._write_in_turn(Database, Database)
+    monkeypatch.setattr(flower_processes.time, "monotonic", lambda: now[0])
+    database = Database()
+
+    def write(_):
+        with database.session(), database.session():  # who has the turn may ask again
+            pass
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(8)))
+    assert max(most) == 2
+    for now[0] in (1.0, 1.5, 1.9, 2.1, 3.0, 3.2):
+        database._cleanup_expired_task_tokens()
+    assert looks == [1.0, 2.1, 3.2]
+
+
+def test_an_app_is_installed_for_its_first_message_only(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    installed = []
+
+    def install(bundle, skip_prompt):
+        digest = hashlib.sha256(bundle).hexdigest()
+        (tmp_path / "apps" / f"fedadb.fedadb-app.1.0.0.{digest[:8]}").mkdir(parents=True)
+        installed.append((bundle, skip_prompt))
+
+    for bundle in (b"one", b"one", b"two", b"one", b"two"):
+        flower_processes._install_once(install, bundle, skip_prompt=True)
+    assert installed == [(b"one", True), (b"two", True)]

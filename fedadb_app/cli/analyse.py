@@ -7,7 +7,8 @@ import typer
 from rich.markup import escape
 
 from fedadb_app.analysis.open_run import open_run
-from fedadb_app.cli.common import err, fail, one_sentence, out, words
+from fedadb_app.cli.console import err, fail, one_sentence, out
+from fedadb_app.cli.options import words
 
 
 def analyse(

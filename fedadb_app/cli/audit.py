@@ -9,7 +9,8 @@ from rich.table import Table
 
 from fedadb_app import audit as audit_log
 from fedadb_app.app_hash import app_hash
-from fedadb_app.cli.common import AppOption, fail, one_sentence, out
+from fedadb_app.cli.console import fail, one_sentence, out
+from fedadb_app.cli.options import AppOption
 
 
 def audit(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedadb_app.certificates import CA_DAYS, issue
-from fedadb_app.cli.common import one_sentence, out
+from fedadb_app.cli.console import one_sentence, out
 
 
 def certificates(

@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedadb_app.cli.common import ConfigOption, fail, one_sentence, out, parse_all
+from fedadb_app.cli.console import fail, one_sentence, out
+from fedadb_app.cli.options import ConfigOption
+from fedadb_app.cli.values import parse_all
 from fedadb_app.node_check.checks import CHECKS, check_node
 from fedadb_app.node_check.settings import NodeSettings, node_config_of
 from strategies.registry import read_run_config

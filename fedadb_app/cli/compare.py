@@ -7,7 +7,9 @@ import typer
 from rich.table import Table
 
 from fedadb_app.assignments import app_defaults
-from fedadb_app.cli.common import (
+from fedadb_app.cli.comparison_progress import show_cell, show_comparison
+from fedadb_app.cli.console import fail, one_sentence, out
+from fedadb_app.cli.options import (
     AppOption,
     ConfigOption,
     CpusOption,
@@ -15,15 +17,10 @@ from fedadb_app.cli.common import (
     JobsOption,
     SupernodesOption,
     WorkersOption,
-    fail,
     names,
     numbers,
-    one_sentence,
-    out,
-    parse_by_method,
-    simulation_of,
 )
-from fedadb_app.cli.progress import show_cell, show_comparison
+from fedadb_app.cli.values import parse_by_method, simulation_of
 from fedadb_app.comparison.estimate import estimates, in_words
 from fedadb_app.comparison.folder import check_settings, open_folder
 from fedadb_app.comparison.grid import Grid, checked_grid

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from fedadb_app.cli.common import ConfigOption, err, fail, one_sentence, out, parse_all
+from fedadb_app.cli.console import err, fail, one_sentence, out
+from fedadb_app.cli.options import ConfigOption
+from fedadb_app.cli.values import parse_all
 from fedadb_app.client_state import NOTES, remove_notes_of_lost_images
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import dataset_of, image_schema

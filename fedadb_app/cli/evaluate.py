@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Shown
 
-from fedadb_app.cli.common import one_sentence, out
+from fedadb_app.cli.console import one_sentence, out
 from fedadb_app.runs.tables import Table
 
 

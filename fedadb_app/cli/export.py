@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedadb_app.analysis.open_run import open_run
-from fedadb_app.cli.common import one_sentence, out
+from fedadb_app.cli.console import one_sentence, out
 from fedadb_app.cli.predict import ModelOption
 from fedadb_app.inference.card import write_card
 from fedadb_app.inference.export import export_onnx, export_safetensors

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from prometheus_client import CollectorRegistry, start_http_server
 
-from fedadb_app.cli.common import fail, out
+from fedadb_app.cli.console import fail, out
 from fedadb_app.runs.prometheus import RunsCollector
 
 

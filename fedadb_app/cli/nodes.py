@@ -6,10 +6,7 @@ import sys
 import typer
 
 from fedadb_app import flower_processes
-from fedadb_app.cli.common import fail
-
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""Every option, ``--help`` too, is Flower's."""
+from fedadb_app.cli.console import fail
 
 
 def superlink(context: typer.Context) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedadb_app.analysis.open_run import open_run
-from fedadb_app.cli.common import err, one_sentence, out
+from fedadb_app.cli.console import err, one_sentence, out
 from fedadb_app.data.intake.report import IntakeError
 from fedadb_app.inference.operating import operating_point_of
 from fedadb_app.inference.predict import Kept, predict

@@ -1,18 +1,14 @@
-"""The progress of runs, as a terminal shows it."""
+"""The progress of a run, as a terminal shows it."""
 
 import math
 from pathlib import Path
 from threading import Event
 
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fedadb_app.cli.common import err
-from fedadb_app.comparison.folder import is_complete
-from fedadb_app.comparison.grid import Cell, Grid
-from fedadb_app.comparison.running import Outcome, Stopped, run_comparison, run_only
-from fedadb_app.flower_run import FlowerRun
+from fedadb_app.cli.console import err
+from fedadb_app.flower_run import FlowerRun, Stopped
 from fedadb_app.runs.summary import accuracy_summary, read_summary
 from fedadb_app.runs.tables import read_accuracies
 
@@ -74,42 +70,3 @@ def watch(
     if parent is not None:
         progress.remove_task(task)
     return status
-
-
-def show_comparison(
-    folder: Path, grid: Grid, app: Path, reference: str, jobs: int
-) -> list[Outcome]:
-    """Run what a comparison lacks, showing its progress; return how each run ended."""
-    cells = list(grid.cells())
-    outcomes: list[Outcome] = []
-    counted = 0
-    with progress_bars() as progress:
-        done = sum(is_complete(folder / "runs" / cell.name) for cell in cells)
-        overall = progress.add_task(
-            f"{done} of {len(cells)} runs", total=len(cells) - done, note=""
-        )
-
-        def show(run: FlowerRun, target: Path, cell: Cell, stop: Event) -> tuple[str, str]:
-            return watch(progress, run, target, grid.rounds(cell), cell.name, overall, stop)
-
-        for outcome in run_comparison(folder, grid, app, reference, show, jobs):
-            outcomes.append(outcome)
-            if outcome.reading is None:
-                progress.console.print(f"[red]{outcome.cell.name}[/] {escape(outcome.reason)}")
-                continue
-            counted += 1
-            progress.update(overall, description=f"{counted} of {len(cells)} runs")
-    return outcomes
-
-
-def show_cell(folder: Path, grid: Grid, cell: Cell, app: Path) -> Outcome:
-    """Run one cell of a comparison, showing its progress; return how it ended."""
-    with progress_bars() as progress:
-
-        def show(run: FlowerRun, target: Path, cell: Cell, stop: Event) -> tuple[str, str]:
-            return watch(progress, run, target, grid.rounds(cell), cell.name, stop=stop)
-
-        outcome = run_only(folder, grid, cell, app, show)
-        if outcome.reading is None:
-            progress.console.print(f"[red]{cell.name}[/] {escape(outcome.reason)}")
-    return outcome

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedadb_app.cli.common import one_sentence, out
+from fedadb_app.cli.console import one_sentence, out
 
 
 def report(

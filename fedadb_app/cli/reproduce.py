@@ -10,21 +10,18 @@ from rich.markup import escape
 from fedadb_app.analysis.open_run import open_run
 from fedadb_app.analysis.runs import SavedRun
 from fedadb_app.assignments import app_defaults
-from fedadb_app.cli.common import (
+from fedadb_app.cli.comparison_progress import show_comparison
+from fedadb_app.cli.console import err, fail, one_sentence, out
+from fedadb_app.cli.options import (
     AppOption,
     ConfigOption,
     CpusOption,
     GpusOption,
     JobsOption,
-    err,
-    fail,
     numbers,
-    one_sentence,
-    out,
-    parse_all,
     words,
 )
-from fedadb_app.cli.progress import show_comparison
+from fedadb_app.cli.values import parse_all
 from fedadb_app.comparison.grid import Grid
 from fedadb_app.comparison.running import Outcome
 from fedadb_app.errors import FedADBError

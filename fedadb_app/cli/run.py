@@ -6,19 +6,10 @@ from typing import Annotated
 import typer
 
 from fedadb_app.assignments import app_defaults
-from fedadb_app.cli.common import (
-    AppOption,
-    ConfigOption,
-    CpusOption,
-    GpusOption,
-    SupernodesOption,
-    fail,
-    one_sentence,
-    out,
-    parse_all,
-    simulation_of,
-)
+from fedadb_app.cli.console import fail, one_sentence, out
+from fedadb_app.cli.options import AppOption, ConfigOption, CpusOption, GpusOption, SupernodesOption
 from fedadb_app.cli.progress import progress_bars, watch
+from fedadb_app.cli.values import parse_all, simulation_of
 from fedadb_app.flower_run import FlowerRun, checked_values
 from fedadb_app.runs.summary import in_words, read_summary
 

@@ -35,10 +35,6 @@ class Outcome:
     reason: str = ""
 
 
-class Stopped(BaseException):
-    """A run is to be stopped, since the command has been interrupted."""
-
-
 Watch = Callable[[FlowerRun, Path, Cell, Event], tuple[str, str]]
 """Waits for a run, showing its progress; returns its real status and details.
 

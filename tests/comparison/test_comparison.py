@@ -9,8 +9,8 @@ import tomli_w
 from helpers import REPOSITORY, write_run
 from typer.testing import CliRunner
 
-from fedadb_app.cli.common import names, numbers
 from fedadb_app.cli.main import main
+from fedadb_app.cli.options import names, numbers
 from fedadb_app.comparison import running
 from fedadb_app.comparison.folder import check_data, is_complete, open_folder, set_aside
 from fedadb_app.comparison.grid import Cell, Grid, checked_grid
@@ -235,7 +235,7 @@ def test_compare_writes_everything_and_fails_if_a_run_failed(monkeypatch, tmp_pa
         cell = Cell(strategy, float(alpha.removeprefix("alpha")), int(seed.removeprefix("seed")))
         return runs.watch(flower_run, folder, cell)
 
-    monkeypatch.setattr("fedadb_app.cli.progress.watch", watch)
+    monkeypatch.setattr("fedadb_app.cli.comparison_progress.watch", watch)
     arguments = ["--strategies", "fedavg,fedadb", "--seeds", "0,1", "--output", str(tmp_path)]
     result = call(*arguments)
     assert result.exit_code == 1

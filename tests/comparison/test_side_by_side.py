@@ -14,15 +14,15 @@ import tomli_w
 from helpers import REPOSITORY, write_run
 from typer.testing import CliRunner
 
-from fedadb_app.cli.common import parse_by_method
 from fedadb_app.cli.main import main
+from fedadb_app.cli.values import parse_by_method
 from fedadb_app.comparison import running
 from fedadb_app.comparison.estimate import estimates, in_words
 from fedadb_app.comparison.folder import claim, open_folder
 from fedadb_app.comparison.grid import Grid, checked_grid
-from fedadb_app.comparison.running import Stopped, run_comparison, run_missing, run_only
+from fedadb_app.comparison.running import run_comparison, run_missing, run_only
 from fedadb_app.errors import ConfigError
-from fedadb_app.flower_run import Simulation
+from fedadb_app.flower_run import Simulation, Stopped
 from fedadb_app.own_superlink import end_forsaken
 
 

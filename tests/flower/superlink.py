@@ -184,13 +184,17 @@ class SuperLink(Processes):
         return row["status"], row["status-details"]
 
     def wait(self, run: Submitted) -> Outcome:
-        """Wait until Flower says that a run has finished; ask it seldom, a question costs 1.5 s."""
+        """Wait until Flower says that a run has finished.
+
+        A question costs 2 s of a core, so it is asked when the run's summary says that it is over,
+        and seldom before: a run without a summary may end without one, one that runs may be killed.
+        """
         deadline = time.monotonic() + PATIENCE
         asked = time.monotonic()
+        pauses = {"": 8, "running": 60}
         while time.monotonic() < deadline:
             time.sleep(0.3)
-            over = run.summary_status() not in {"", "running"}
-            if time.monotonic() - asked > (1.5 if over else 6):
+            if time.monotonic() - asked > pauses.get(run.summary_status(), 1.5):
                 status, details = self.status(run)
                 asked = time.monotonic()
                 if status.startswith("finished"):

@@ -1,0 +1,71 @@
+"""What the texts of --run-config and of the federation's options say."""
+
+import re
+from collections.abc import Mapping
+
+from fedadb_app.assignments import parse_assignments
+from fedadb_app.config import Scalar
+from fedadb_app.errors import ConfigError
+from fedadb_app.flower_run import Simulation
+
+_FOR_ONE = re.compile(r"\s*([\w-]+):\s+(.+)", re.DOTALL)
+
+
+def parse_all(texts: list[str] | None) -> dict[str, Scalar]:
+    """Join what several --run-config say; a later one wins."""
+    values: dict[str, Scalar] = {}
+    for text in texts or []:
+        values |= parse_assignments(text)
+    return values
+
+
+def parse_by_method(
+    texts: list[str] | None,
+) -> tuple[dict[str, Scalar], dict[str, dict[str, Scalar]]]:
+    """Join what several --run-config say to all methods, and what to one: ``fedsol: key=value``.
+
+    A file says so in a table, ``[methods.fedsol]``.
+
+    Raises
+    ------
+    ConfigError
+        If an assignment is none.
+    """
+    shared: dict[str, Scalar] = {}
+    own: dict[str, dict[str, Scalar]] = {}
+    for text in texts or []:
+        method = _FOR_ONE.fullmatch(text)
+        if method:
+            own.setdefault(method[1], {}).update(parse_assignments(method[2]))
+            continue
+        for key, value in parse_assignments(text).items():
+            if key.startswith("methods."):
+                name, _, key = key.removeprefix("methods.").partition(".")
+                own.setdefault(name, {})[key] = value
+            else:
+                shared[key] = value
+    return shared, own
+
+
+def simulation_of(
+    num_supernodes: int | None,
+    client_cpus: int,
+    client_gpus: float,
+    values: Mapping[str, Scalar],
+    workers: int = 0,
+) -> Simulation:
+    """Return the federation to simulate, with the nodes that a run configuration waits for.
+
+    Raises
+    ------
+    ConfigError
+        If fewer clients are asked for.
+    """
+    needed = values["min-nodes"]
+    if not isinstance(needed, int):  # which is said where the whole configuration is checked
+        needed = 1
+    if num_supernodes is not None and num_supernodes < needed:
+        raise ConfigError(
+            f"--num-supernodes {num_supernodes}: the run would wait for more, min-nodes={needed}"
+        )
+    return Simulation(num_supernodes or max(2, needed), client_cpus, client_gpus, workers)
