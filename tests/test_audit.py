@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedadb_app import audit
 from fedadb_app.app_hash import running_app_hash
 from fedadb_app.audited import described
-from fedadb_app.cli import common
+from fedadb_app.cli import console
 from fedadb_app.cli.main import main
 from fedadb_app.errors import DataError, StorageError
 
@@ -211,7 +211,7 @@ def test_what_cannot_be_logged_is_not_sent(federation, tmp_path, caplog):
 def test_the_command_shows_a_log_and_ends_with_1_if_it_was_changed(
     federation, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(common.out, "width", 200)  # of whichever terminal the tests run in
+    monkeypatch.setattr(console.out, "width", 200)  # of whichever terminal the tests run in
     audited_run(federation, tmp_path, **{"num-server-rounds": 1})
     path = tmp_path / "audit-0"
     whole = CliRunner().invoke(main, ["audit", str(path)])
