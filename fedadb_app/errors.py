@@ -31,3 +31,7 @@ class StorageError(FedADBError):
 
 class TrainingError(FedADBError):
     """A round or an anchor generation gave no usable result."""
+
+
+class TrackerError(FedADBError):
+    """An experiment tracker cannot be reached, or does not take a run."""

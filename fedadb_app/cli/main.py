@@ -65,6 +65,7 @@ COMMANDS = {
         "export:card",
         "Write MODEL_CARD.md into a run's folder: what the model is, and what was not tested.",
     ),
+    "log": Entry("log:log", "Hand a run over to MLflow, Weights & Biases or TensorBoard, once."),
     "reproduce": Entry(
         "reproduce:reproduce",
         "Run what is missing for tables and figures of the paper; write each beside its numbers.",

@@ -1,20 +1,17 @@
 """A run's tables as TensorBoard event files, for those who watch it round by round."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
+from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError
-from fedadb_app.runs.record import TABLES
-from fedadb_app.runs.tables import Table, read_table
-from fedadb_app.runs.text_files import read
+from fedadb_app.runs.series import cells
 
 
 class EventFiles:
     """``<run folder>/tensorboard/``, one step per round: what the tables hold, cell by cell.
 
-    Tags are ``rounds/<column>``, ``class_accuracy/<label>-<name>``, ``diagnostics/<name>`` and, of
-    whole parts, ``metrics/<part>-<metric>``. An empty cell has no event.
+    Tags are those of `fedadb_app.runs.series.cells`. An empty cell has no event.
 
     Parameters
     ----------
@@ -43,41 +40,21 @@ class EventFiles:
         """Write and flush the rounds in the tables, from `first_round` on."""
         if self._writer is None:
             self._writer = self._open(str(self._folder / "tensorboard"))
-        for server_round, tag, value in _cells(self._folder):
+        for server_round, tag, value in cells(self._folder):
             if server_round >= first_round:
                 # Single precision: TensorBoard's fast loader, its default, shows no doubles.
                 self._writer.add_scalar(tag, value, server_round)
         self._writer.flush()
 
+    def describe(self, parameters: Mapping[str, Scalar], numbers: Mapping[str, float]) -> None:
+        """Write what the run was given and ended with, for the page of hyperparameters.
+
+        After `follow`, which opens the file.
+        """
+        assert self._writer is not None
+        self._writer.add_hparams(dict(parameters), dict(numbers), run_name=".")
+
     def close(self) -> None:
         """Give the file back; nothing is written any more."""
         if self._writer is not None:
             self._writer.close()
-
-
-def _cells(run_folder: Path) -> Iterator[tuple[int, str, float]]:
-    """Yield round, tag and value of each cell that is not empty."""
-    rounds, classes, diagnostics, metrics = (_table(run_folder / name) for name in TABLES)
-    for row in rounds.rows:
-        for column, cell in zip(rounds.header[1:], row[1:], strict=True):
-            if cell:
-                yield int(row[0]), f"rounds/{column}", float(cell)
-    for row in classes.rows:
-        for label, (name, cell) in enumerate(zip(classes.header[1:], row[1:], strict=True)):
-            if cell:  # the label keeps apart two names that differ in unsafe characters only
-                yield int(row[0]), f"class_accuracy/{label}-{_safe(name)}", float(cell)
-    for server_round, name, cell in diagnostics.rows:
-        yield int(server_round), f"diagnostics/{_safe(name)}", float(cell)
-    for server_round, part, metric, class_name, cell in metrics.rows:
-        if cell and not class_name:
-            yield int(server_round), f"metrics/{part}-{metric}", float(cell)
-
-
-def _table(path: Path) -> Table:
-    """Return a table; those of classes and diagnostics come with their first row."""
-    return read(path, read_table) or Table([], [])
-
-
-def _safe(name: str) -> str:
-    """Leave only what TensorBoard takes for no group and an address needs no escape for."""
-    return re.sub(r"[^\w.-]", "_", name)

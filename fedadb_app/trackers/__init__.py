@@ -1,0 +1,1 @@
+"""`fedadb log`: a run that has ended, handed over to an experiment tracker."""
