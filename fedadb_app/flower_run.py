@@ -22,6 +22,7 @@ from typing import Any
 from fedadb_app.assignments import app_defaults, as_assignments
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError, FedADBError
+from fedadb_app.runs.origin import note_commit
 from fedadb_app.runs.summary import read_summary
 from strategies.fit import refuse_misfit
 from strategies.registry import read_run_config
@@ -164,6 +165,7 @@ class FlowerRun:
         arguments = ["run", str(app), *self._superlink, "--run-config", as_assignments(values)]
         if simulation is not None:
             arguments += ["--federation-config", simulation.arguments()]
+        note_commit(app)
         self.run_id = str(_flwr(home, *arguments)["run-id"])
 
     def status(self) -> tuple[str, str]:

@@ -100,6 +100,14 @@ def test_a_run_is_submitted_and_its_real_status_read(flwr, tmp_path):
     assert stop[:2] == ["stop", "42"]
 
 
+def test_a_submitted_checkout_is_noted_for_its_run(flwr, tmp_path, monkeypatch):
+    noted = []
+    monkeypatch.setattr(flower_run, "note_commit", noted.append)
+    flwr(run={"success": True, "run-id": "42"})
+    FlowerRun(tmp_path, {}, Simulation())
+    assert noted == [tmp_path]
+
+
 def test_a_second_interruption_does_not_keep_a_stop_from_arriving(flwr, tmp_path):
     asked = flwr(run={"success": True, "run-id": "42"}, stop={"success": True})
     run = FlowerRun(tmp_path, {}, Simulation())

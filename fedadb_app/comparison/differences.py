@@ -19,13 +19,15 @@ from fedadb_app.runs.tables import Table, csv_text
 from strategies.registry import method_title
 
 STATISTICS: Mapping[str, Callable[[Reading], float]] = {
+    "reported": lambda r: r.reported_accuracy,
     "last50": lambda r: r.last50,
     "final": lambda r: r.final,
     "best5": lambda r: r.best5,
 }
-"""Accuracies of a run, percent, of which the first is the one to go by."""
+"""Accuracies of a run, percent, of which the first that `statistics_of` returns is to go by."""
 
 TITLES = {
+    "reported": "round that validation chose",
     "last50": "mean of the last 50 rounds",
     "final": "last round",
     "best5": "mean of the five best rounds",
@@ -75,7 +77,7 @@ def write_significance(readings: Sequence[Reading], reference: str, folder: Path
     """
     significance = Table([*HEADER, *TESTS], list(_test_rows(readings, reference)))
     replace(folder / SIGNIFICANCE, csv_text([significance.header, *significance.rows]).encode())
-    ranked = {name: blocks_of(readings, name) for name in STATISTICS}
+    ranked = {name: blocks_of(readings, name) for name in statistics_of(readings)}
     rows = [row for name, blocks in ranked.items() for row in _rank_rows(name, blocks)]
     ranks = Table([*RANKS_HEADER, "critical_difference"], rows)
     replace(folder / RANKS, csv_text([ranks.header, *ranks.rows]).encode())
@@ -99,6 +101,15 @@ def plot_ranks(blocks: Blocks, found: Ranking, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def statistics_of(readings: Sequence[Reading]) -> list[str]:
+    """Return which of `STATISTICS` say something of these runs.
+
+    Where validation chose no round, the reported one is the last.
+    """
+    chosen = any(r.chosen for r in readings)
+    return [name for name in STATISTICS if chosen or name != "reported"]
+
+
 def blocks_of(readings: Sequence[Reading], statistic: str) -> Blocks:
     """Return one statistic of all runs by block."""
     value = STATISTICS[statistic]
@@ -118,7 +129,8 @@ def _test_rows(readings: Sequence[Reading], reference: str) -> Iterator[list[str
 
     Holm's correction is over the tests of one family.
     """
-    for statistic, value in STATISTICS.items():
+    for statistic in statistics_of(readings):
+        value = STATISTICS[statistic]
         for alpha in sorted({r.cell.alpha for r in readings}):
             of_method: dict[str, dict[int, float]] = {}
             for r in readings:

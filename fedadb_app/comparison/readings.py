@@ -38,8 +38,10 @@ class Reading:
         Clients' failures over the run.
     ended_early : bool
         Whether ``patience`` ran out before the last round.
+    chosen : bool
+        Whether validation chose a round.
     reported_round : int
-        The round that validation chose, or else the last evaluated one.
+        The round that it chose, or else the last evaluated one.
     reported : Mapping[str, float]
         Each metric of the test part in that round; not a number where it is not known.
     """
@@ -55,8 +57,14 @@ class Reading:
     megabytes_per_round: float
     failures: int
     ended_early: bool
+    chosen: bool
     reported_round: int
     reported: Mapping[str, float]
+
+    @property
+    def reported_accuracy(self) -> float:
+        """Percent, in the reported round, as ``rounds.csv`` has it."""
+        return self.accuracies[self.rounds.index(self.reported_round)]
 
     @property
     def forgetting(self) -> float:
@@ -112,6 +120,7 @@ def reading_of(cell: Cell, files: RunFiles) -> Reading:
         megabytes_per_round=float(np.mean(traffic)) / 1e6,
         failures=table.total("failures"),
         ended_early="reason" in files.summary,
+        chosen=files.chosen_round > 0,
         reported_round=reported_round,
         reported={m: files.metric("test", m).get(reported_round, math.nan) for m in BETTER},
     )

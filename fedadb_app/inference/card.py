@@ -192,6 +192,7 @@ def _results(run: SavedRun, files: RunFiles, kept: Kept) -> Iterator[str]:
             )
         else:
             rows[f"how `{key}` was chosen"] = value
+    rows |= _further(files, kept)
     yield from ("", "## Results", "")
     if kept == "chosen":
         yield "This card is of the model that validation chose, not of the last round's."
@@ -203,6 +204,29 @@ def _results(run: SavedRun, files: RunFiles, kept: Kept) -> Iterator[str]:
         yield "|---|---|"
         for name, cell in zip(files.class_accuracy.header[1:], last[1:], strict=True):
             yield f"| {name} | {cell or 'no test image'} |"
+
+
+_FURTHER = {
+    "auc": ("AUC", ""),
+    "balanced-accuracy": ("balanced accuracy", " %"),
+    "macro-f1": ("macro F1", ""),
+    "ece": ("expected calibration error", ""),
+    "brier": ("Brier score", ""),
+}
+
+
+def _further(files: RunFiles, kept: Kept) -> dict[str, str]:
+    """Return what ``metrics.csv`` says of this model beside its accuracy, on the test part."""
+    last = max(files.metric("test", "accuracy"), default=0)
+    number = files.chosen_round if kept == "chosen" else last
+    if not last:
+        return {}
+    found: dict[str, str] = {}
+    for name, (title, unit) in _FURTHER.items():
+        value = files.metric("test", name).get(number)
+        shown = "not defined on these images" if value is None else f"{value:.6g}{unit}"
+        found[f"{title}, round {number}"] = shown
+    return found
 
 
 def _untested(run: SavedRun, files: RunFiles) -> Iterator[str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedadb_app.data.registry import preparation_of
 from fedadb_app.report import charts
 from fedadb_app.report.charts import Line
-from fedadb_app.report.evaluation_sections import evaluation_section
+from fedadb_app.report.evaluation_sections import evaluation_section, sites_section
 from fedadb_app.report.page_parts import Page, Section, ShownImage, shown
 from fedadb_app.report.svg import Picture
 from fedadb_app.runs.reader import RunFiles, read_files
@@ -40,16 +40,19 @@ def run_page(folder: Path) -> Page:
         subtitle.append("The run has not ended; this page shows the rounds that have.")
     own = of_method(run)
     tested, not_tested = evaluation_section(run)
+    sites, damaged_sites = sites_section(run)
     sections = [
         _learning(run),
         *tested,
+        *sites,
         _classes(run),
         holdings(run),
         *method_sections(run, own),
         _costs(run),
         Section("Configuration", values=_grouped(run.config)),
     ]
-    missing = [*_missing(run), *not_tested, *((*own.faults, *own.notes) if own else ())]
+    missing = [*_missing(run), *not_tested, *damaged_sites]
+    missing += [*own.faults, *own.notes] if own else []
     if missing:
         sections.append(Section("What is not here", notes=missing))
     strategy = str(summary.get("strategy", "run"))

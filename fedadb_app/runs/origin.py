@@ -2,16 +2,23 @@
 
 import platform
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
-from fedadb_app.app_hash import running_app_hash
+from fedadb_app.app_hash import app_hash, running_app_hash
+from fedadb_app.data.prepared import cache_folder
+from fedadb_app.errors import StorageError
+from fedadb_app.runs.atomic import replace
 
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
 _NO_CHECKOUT = "unknown: the app's folder is no checkout, only app-hash says which code it is"
 _APP = Path(__file__).resolve().parents[2]
+
+_COMMITS = "commits"
+"""In the user's cache: per hash of an app's code, as which commit it was last submitted."""
 
 
 def versions() -> dict[str, str]:
@@ -33,7 +40,28 @@ def origin(device: str) -> dict[str, str]:
     device : str
         The run's: with ``cpu`` no GPU is looked for.
     """
-    return {"app-hash": running_app_hash(), "git": git_state(_APP), **_machine(device)}
+    return {"app-hash": running_app_hash(), "git": commit_of(_APP), **_machine(device)}
+
+
+def note_commit(checkout: Path) -> None:
+    """Note which commit a checkout's code is, before Flower packs it.
+
+    The bundle has no Git, but the same code, and so the same hash: a run of it on this machine, by
+    this user, finds the note (`commit_of`).
+    """
+    state = git_state(checkout)
+    if not state.startswith("unknown"):
+        with suppress(StorageError):  # then the run says that its commit is unknown
+            replace(cache_folder() / _COMMITS / app_hash(checkout), state.encode())
+
+
+def commit_of(app: Path) -> str:
+    """Return `git_state`; of a bundle, what was noted of a checkout with the same code."""
+    state = git_state(app)
+    if state == _NO_CHECKOUT:
+        with suppress(OSError):  # nobody has noted anything
+            state = (cache_folder() / _COMMITS / app_hash(app)).read_text()
+    return state
 
 
 def git_state(app: Path) -> str:

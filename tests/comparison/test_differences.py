@@ -1,5 +1,7 @@
 """Whether methods differ: the tables hold the tests' numbers, and say what is left out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers import read_csv, write_run
@@ -7,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fedadb_app.analysis.critical_difference import draw_critical_difference
 from fedadb_app.analysis.significance import Ranking, holm, paired_test
-from fedadb_app.comparison.differences import STATISTICS, blocks_of, write_significance
+from fedadb_app.comparison.differences import blocks_of, statistics_of, write_significance
 from fedadb_app.comparison.grid import Cell
 from fedadb_app.comparison.readings import read_run
 
@@ -40,7 +42,7 @@ def written(tmp_path_factory):
 
 def test_each_pair_of_methods_is_tested_over_its_seeds(written):
     rows = read_csv(written / "significance.csv")
-    assert {row["statistic"] for row in rows} == set(STATISTICS)
+    assert {row["statistic"] for row in rows} == {"last50", "final", "best5"}
     mine = [r for r in rows if (r["statistic"], r["alpha"]) == ("final", "0.1")]
     assert [r["family"] for r in mine] == ["pairs"] * 3 + ["reference"] * 2
     row = next(r for r in mine if (r["family"], r["method"]) == ("reference", "fedadb"))
@@ -72,7 +74,7 @@ def test_ranks_are_over_all_skews_and_seeds(written):
     ranks = {r["method"]: float(r["mean_rank"]) for r in rows}
     assert ranks == pytest.approx({"fedadb": 1, "fedavg": 7 / 3, "feddyn": 8 / 3}, rel=1e-5)
     assert {(r["blocks"], r["left_out"]) for r in rows} == {("6", "0")}
-    for name in STATISTICS:
+    for name in ("last50", "final", "best5"):
         assert (written / f"critical-difference-{name}.png").stat().st_size > 1000
 
 
@@ -85,6 +87,23 @@ def test_the_page_says_it_in_words_and_for_a_paper(written):
     source = (written / "significance.tex").read_text()
     assert source.count(r"\begin{table}") == source.count(r"\end{table}") == 6
     assert r"FedADB & 3 & +3.00" in source
+
+
+def test_with_a_validation_part_the_chosen_round_is_what_to_go_by(tmp_path):
+    """FedADB's chosen round is the first, 4 below its last; FedAvg's is the last."""
+    found = []
+    for seed in range(3):
+        for method, gain, chosen in (("fedavg", 0.0, 2), ("fedadb", 2.0 + seed, 1)):
+            one = reading(tmp_path / "runs", method, 0.1, seed, 50.0 + seed + gain)
+            found.append(replace(one, chosen=True, reported_round=chosen))
+    assert statistics_of(found) == ["reported", "last50", "final", "best5"]
+    assert statistics_of([replace(r, chosen=False) for r in found])[0] == "last50"
+    write_significance(found, "fedavg", tmp_path)
+    rows = [r for r in read_csv(tmp_path / "significance.csv") if r["family"] == "reference"]
+    means = {r["statistic"]: float(r["mean_difference"]) for r in rows}
+    assert (means["reported"], means["final"]) == (-1.0, 3.0)  # 4 points less than the last round
+    page = (tmp_path / "significance.md").read_text()
+    assert page.index("alpha = 0.1, round that validation chose") < page.index("last 50 rounds")
 
 
 def test_a_block_that_lacks_a_method_is_counted_and_left_out(tmp_path):

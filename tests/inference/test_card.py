@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from helpers import read_json
+from helpers import read_csv, read_json
 from inference.conftest import command, taken_away
 
 from fedadb_app.data.registry import DATASETS
@@ -35,6 +35,26 @@ def test_what_a_run_knows(digits_run, elsewhere):
     ):
         assert words in text, words
     assert "nan" not in text.casefold().split()
+
+
+def test_metrics_beside_accuracy_are_those_of_the_file(digits_run, tmp_path):
+    run = taken_away(digits_run, tmp_path / "run")
+    rounds = read_json(run / "summary.json")["rounds"]
+    rows = {
+        (r["round"], r["metric"]): r["value"]
+        for r in read_csv(run / "metrics.csv")
+        if r["part"] == "test" and not r["class"]
+    }
+    text = card_of(run)
+    last = str(rounds)
+    assert f"| AUC, round {last} | {rows[last, 'auc']} |" in text
+    assert f"| balanced accuracy, round {last} | {rows[last, 'balanced-accuracy']} % |" in text
+    assert f"| expected calibration error, round {last} | {rows[last, 'ece']} |" in text
+    table = (run / "metrics.csv").read_text()
+    (run / "metrics.csv").write_text(table.replace(f",{rows[last, 'auc']}\n", ",\n"))
+    assert f"| AUC, round {last} | not defined" in card_of(run)
+    (run / "metrics.csv").unlink()
+    assert "AUC" not in card_of(run)
 
 
 def test_what_it_does_not_know_is_said(digits_run, tmp_path):

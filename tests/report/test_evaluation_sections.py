@@ -1,4 +1,4 @@
-"""The test images on a run's page: counts by hand, and what cannot be drawn is said."""
+"""The test images, and the sites, on a run's page: counts by hand, and what cannot be drawn is said."""
 
 import shutil
 
@@ -8,6 +8,8 @@ from report_pages import CLASSES, cells, html_of, page_of
 
 from fedadb_app.report.evaluation_charts import precision_recall, reliability, roc
 from fedadb_app.runs.predictions import Predictions
+from fedadb_app.runs.record import METRICS_HEADER
+from fedadb_app.runs.sites import Site, over_sites, write_sites
 
 LABELS = np.array([0, 0, 0, 1, 1, 2])
 GIVEN = np.array([0, 0, 1, 1, 1, 1])
@@ -100,3 +102,50 @@ def test_a_diverged_model_has_its_confusion_matrix_alone(run, tmp_path):
     alternatives = page_of(run, tmp_path).alternatives()
     assert [a for a in alternatives if a.startswith("Confusion matrix, ")]
     assert not [a for a in alternatives if a.startswith("Reliability")]
+
+
+# --- sites ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def of_sites(run):
+    """Three sites with 50, 80 and 100 % in round 4, of which one tells of its classes."""
+    sites = {7: Site(10, 5), 8: Site(60, 48, (30, 30, -1), (20, -1, -1)), 9: Site(30, 30)}
+    write_sites(run, 4, sites, CLASSES)
+    rows = [",".join(METRICS_HEADER)]
+    for t in (1, 2, 3, 4):
+        values = over_sites({7: Site(10, 2), 8: Site(60, 30)} if t < 4 else sites)
+        rows += [f"{t},clients,{name},,{value:.6g}" for name, _, value in values]
+    (run / "metrics.csv").write_text("\n".join(rows) + "\n")
+    return run
+
+
+def test_each_site_is_there_with_its_images(of_sites, tmp_path):
+    page = page_of(of_sites, tmp_path)
+    assert page.values["the worst site"] == "site 7, 50.00 % of 10 images"
+    assert page.values["mean of the worst tenth of the sites"] == "50 %"
+    spread = np.std([50, 80, 100])
+    assert page.values["standard deviation over sites"] == f"{spread:.6g} points"
+    assert page.values["sites"] == "3"
+    table = next(t for t in page.tables if t[0][0] == "site")
+    assert [row[:4] for row in table[1:]] == [
+        ["7", "10", "5", "50.00"],
+        ["8", "60", "48", "80.00"],
+        ["9", "30", "30", "100.00"],
+    ]
+    (told,) = [t for t in page.tables if t[0][:3] == ["round", "site", "class"]]
+    assert {(row[1], row[2]) for row in told[1:]} == {("8", CLASSES[0]), ("8", CLASSES[1])}
+    (picture,) = [a for a in page.alternatives() if "Accuracy over sites" in a]
+    assert "worst site: 20 in round 1, 50 in round 4" in picture
+    assert "after round 4" in page.text
+
+
+def test_without_sites_there_is_no_such_section(run, tmp_path):
+    assert "What each site found" not in page_of(run, tmp_path).text
+
+
+def test_damaged_sites_are_named_and_the_rest_is_shown(of_sites, tmp_path):
+    (of_sites / "sites.csv").write_text("round,site\n")
+    page = page_of(of_sites, tmp_path)
+    assert f"{of_sites / 'sites.csv'} cannot be read" in page.text
+    assert cells(of_sites / "rounds.csv") in page.tables
