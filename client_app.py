@@ -89,7 +89,7 @@ def evaluate_model(message: Message, context: Context) -> Message:
     classes = zip(image_schema(config).class_names, found.correct, found.total, strict=True)
     per_class = ", ".join(f"{name} {right} of {all_}" for name, right, all_ in classes if all_)
     logger.info("round %d, correct on this node: %s", server_round, per_class)
-    return messages.evaluate_reply(message, found, node.shares_classes(context))
+    return messages.evaluate_reply(message, found, node.sharing(context, config))
 
 
 @lru_cache(maxsize=1)

@@ -17,6 +17,7 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.clients import ClientData, PartitionClaim, client_data
 from fedadb_app.data.prepared import cache_folder
+from fedadb_app.disclosure import Sharing
 from fedadb_app.errors import ConfigError, DataError, FedADBError
 from fedadb_app.flower_internals import ClientAppCallable
 from fedadb_app.models.classifier import StateDict
@@ -105,18 +106,18 @@ def training_data(
     return data.train
 
 
-def shares_classes(context: Context) -> bool:
-    """Whether this node's own ``--node-config`` lets it tell what it finds per class.
+def sharing(context: Context, config: RunConfig) -> Sharing:
+    """Return what this node may tell of its images: per class where its own configuration lets it.
 
     Raises
     ------
     ConfigError
-        If the value there is neither true nor false.
+        If the value in its ``--node-config`` is neither true nor false.
     """
     value = context.node_config.get(_SHARE_CLASSES, False)
     if not isinstance(value, bool):
         raise ConfigError(f"--node-config: {_SHARE_CLASSES}={value} must be true or false")
-    return value
+    return Sharing(classes=value, public=not config.own_data)
 
 
 def log_own_data(config: RunConfig, data: ClientData) -> None:

@@ -8,10 +8,8 @@ it is asked answers with one sentence. Nothing that describes a client's labels 
 what its node's own configuration allows (`disclosed`).
 """
 
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -20,11 +18,23 @@ from safetensors.torch import load, save
 from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.client_state import Ancestor
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
-from fedadb_app.disclosure import check_disclosed, disclosed
+from fedadb_app.disclosure import (
+    Sharing,
+    check_disclosed,
+    check_disclosed_metrics,
+    disclosed,
+    disclosed_metrics,
+)
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.models.classifier import StateDict
-from fedadb_app.refusals import RefusalError, UnusableReplyError, refuse_error
+from fedadb_app.refusals import (
+    RefusalError,
+    UnusableReplyError,
+    check_metrics,
+    check_value,
+    refuse_error,
+)
 from fedadb_app.wire_arrays import read_model, to_arrays, to_state_dict
 
 _ARRAYS, _CONFIG, _METRICS, _IDENTITY = "arrays", "config", "metrics", "identity"
@@ -35,11 +45,6 @@ _ANCESTORS, _LAST_ROUNDS = "ancestors", "last-rounds"
 _NUM_EXAMPLES = "num-examples"
 _NUM_HELD_OUT, _NUM_CORRECT, _LOSS = "num-held-out", "num-correct", "loss"
 _CLASSES = ("class-examples", "class-correct")
-
-_METRIC_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
-_MOST_METRICS = 64
-LARGEST_METRIC = 1e12
-"""No loss of a training that still learns something is larger."""
 
 
 @dataclass(frozen=True)
@@ -199,34 +204,9 @@ def read_train_reply(
     state_round = metrics.pop(_STATE_ROUND, None)
     if not isinstance(state_round, int | None) or (state_round or 0) < 0:
         raise UnusableReplyError(f"{_STATE_ROUND}={state_round} is no round")
-    scalars = _check_metrics(metrics)
+    scalars = check_metrics(metrics)
     model = read_model(content.array_records[_ARRAYS], expected)
     return ClientUpdate(client, model, num_examples, scalars, state_round)
-
-
-def _check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
-    if len(metrics) > _MOST_METRICS:
-        raise UnusableReplyError(f"it has {len(metrics)} metrics, {_MOST_METRICS} at most")
-    scalars = {}
-    for name, value in metrics.items():
-        if not _METRIC_NAME.fullmatch(name):
-            raise UnusableReplyError(f"{name!r} is no name of a metric")
-        scalars[name] = _check_value(name, value)
-    return scalars
-
-
-def _check_value(name: str, value: object) -> float:
-    """Return a number that may be shown and averaged.
-
-    Beyond `LARGEST_METRIC` one client's would be all that a mean shows, and no honest one's is.
-    """
-    if not isinstance(value, int | float):
-        raise UnusableReplyError(f"{name} is a {type(value).__name__}, not a number")
-    if not math.isfinite(value):
-        raise UnusableReplyError(f"{name}={value} is not finite")
-    if abs(value) > LARGEST_METRIC:
-        raise UnusableReplyError(f"{name}={value:g} is beyond {LARGEST_METRIC:g}")
-    return float(value)
 
 
 def _check_count(claimed: object, held: int) -> int:
@@ -240,12 +220,16 @@ def _check_count(claimed: object, held: int) -> int:
 
 @dataclass(frozen=True)
 class ClientEvaluation:
-    """What a client found on its held-out samples; `classes` as `disclosed`, where it may tell."""
+    """What a client found on its held-out samples.
+
+    `metrics` as `disclosed_metrics`, `classes` as `disclosed`, where it may tell of them.
+    """
 
     num_examples: int
     num_correct: int
     loss: float
     classes: tuple[Sequence[int], Sequence[int]] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def evaluate_content(server_round: int, arrays: ArrayRecord) -> RecordDict:
@@ -264,8 +248,8 @@ def read_evaluate(message: Message) -> tuple[int, StateDict]:
     return server_round, to_state_dict(message.content.array_records[_ARRAYS])
 
 
-def evaluate_reply(message: Message, found: Evaluation, share_classes: bool = False) -> Message:
-    """Pack counts and the loss; what is known per class stays on the client unless it may leave."""
+def evaluate_reply(message: Message, found: Evaluation, sharing: Sharing) -> Message:
+    """Pack counts, the loss and metrics; what tells of classes stays on the client or may leave."""
     metrics = MetricRecord(
         {
             _NUM_EXAMPLES: int(found.total.sum()),
@@ -273,7 +257,8 @@ def evaluate_reply(message: Message, found: Evaluation, share_classes: bool = Fa
             _LOSS: found.loss,
         }
     )
-    if share_classes:
+    metrics.update(disclosed_metrics(found, sharing))
+    if sharing.classes:
         metrics.update(zip(_CLASSES, disclosed(found.total, found.correct), strict=True))
     return Message(RecordDict({_METRICS: metrics}), reply_to=message)
 
@@ -284,8 +269,8 @@ def read_evaluate_reply(reply: Message, num_samples: int, num_classes: int) -> C
     Raises
     ------
     UnusableReplyError
-        If it is an error, counts other samples than the client holds out, or of its classes what
-        cannot be, or the loss is not finite.
+        If it is an error, counts other samples than the client holds out, or says of its classes,
+        or as a metric, what cannot be, or the loss is not finite.
     """
     refuse_error(reply)
     metrics = reply.content.metric_records.get(_METRICS, MetricRecord())
@@ -295,4 +280,5 @@ def read_evaluate_reply(reply: Message, num_samples: int, num_classes: int) -> C
         raise UnusableReplyError(f"num-correct={correct} of {total} samples")
     told = [metrics[key] for key in _CLASSES if key in metrics]
     classes = check_disclosed(told, num_classes, total) if told else None
-    return ClientEvaluation(total, correct, _check_value(_LOSS, loss), classes)
+    scalars = check_disclosed_metrics(metrics)
+    return ClientEvaluation(total, correct, check_value(_LOSS, loss), classes, scalars)

@@ -26,6 +26,18 @@ BETTER: Mapping[str, int] = {
 }
 """Metrics of a whole set of images -> 1 where larger is better, -1 where smaller is."""
 
+LARGEST: Mapping[str, float] = {
+    "accuracy": 100,
+    "balanced-accuracy": 100,
+    "macro-f1": 1,
+    "auc": 1,
+    "ece": 1,
+    "brier": 2,
+}
+"""The same metrics -> the largest value there is; none is below 0."""
+
+BESIDE_ACCURACY = tuple(name for name in BETTER if name != "accuracy")
+
 NEED_EVERY_CLASS = ("balanced-accuracy", "macro-f1", "auc")
 """Means over classes."""
 

@@ -1,12 +1,19 @@
 """Why a reply cannot be used, in words that are safe to log; and how a node refuses."""
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from flwr.app import Error, Message
 
 REFUSED, DAMAGED = 1000, 1001
 """Codes of errors that the app itself makes, at the node and at the server; Flower's are small."""
+
+_METRIC_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_MOST_METRICS = 64
+_LARGEST_METRIC = 1e12
+"""No loss of a training that still learns something is larger."""
 
 _LONGEST_REASON = 2000  # characters; the end says most
 _LONGEST_TRACEBACK = 100_000  # characters of an error's text that are looked at
@@ -54,6 +61,43 @@ def _in_one_line(reason: str) -> str:
     if marker and lines:
         return lines[0].removesuffix("'>")
     return lines[-1].removesuffix("'>") if len(lines) > 1 else reason
+
+
+def check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
+    """Return what a reply says by name.
+
+    Raises
+    ------
+    UnusableReplyError
+        If these are too many, or a name or value is none.
+    """
+    if len(metrics) > _MOST_METRICS:
+        raise UnusableReplyError(f"it has {len(metrics)} metrics, {_MOST_METRICS} at most")
+    scalars = {}
+    for name, value in metrics.items():
+        if not _METRIC_NAME.fullmatch(name):
+            raise UnusableReplyError(f"{name!r} is no name of a metric")
+        scalars[name] = check_value(name, value)
+    return scalars
+
+
+def check_value(name: str, value: object) -> float:
+    """Return a number that may be shown and averaged.
+
+    Beyond 10^12 one client's would be all that a mean shows, and no honest one's is.
+
+    Raises
+    ------
+    UnusableReplyError
+        If it is no such number.
+    """
+    if not isinstance(value, int | float):
+        raise UnusableReplyError(f"{name} is a {type(value).__name__}, not a number")
+    if not math.isfinite(value):
+        raise UnusableReplyError(f"{name}={value} is not finite")
+    if abs(value) > _LARGEST_METRIC:
+        raise UnusableReplyError(f"{name}={value:g} is beyond {_LARGEST_METRIC:g}")
+    return float(value)
 
 
 @contextmanager

@@ -77,8 +77,8 @@ def gather_evaluations(
 
 def _note_sites(run: ServerRun, this: Round, answers: Mapping[int, ClientEvaluation]) -> None:
     sites = {
-        client: Site(answer.num_examples, answer.num_correct, *(answer.classes or ()))
-        for client, answer in answers.items()
+        client: Site(a.num_examples, a.num_correct, *(a.classes or ((), ())), a.metrics)
+        for client, a in answers.items()
     }
     this.record.metrics["clients"] = over_sites(sites)
     write_sites(run.folder.path, this.number, sites, run.schema.class_names)

@@ -6,9 +6,20 @@ from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedadb_app.client_context import shares_classes
-from fedadb_app.disclosure import LEAST_CELL, WITHHELD, check_disclosed, disclosed
+from fedadb_app.client_context import sharing
+from fedadb_app.config import RunConfig
+from fedadb_app.disclosure import (
+    LEAST_CELL,
+    WITHHELD,
+    Sharing,
+    check_disclosed,
+    check_disclosed_metrics,
+    disclosed,
+    disclosed_metrics,
+)
 from fedadb_app.errors import ConfigError
+from fedadb_app.evaluation import Evaluation
+from fedadb_app.metrics import metrics_of
 from fedadb_app.refusals import UnusableReplyError
 
 classes = st.lists(st.tuples(st.integers(0, 60), st.floats(0, 1)), min_size=1, max_size=7)
@@ -75,6 +86,86 @@ def test_what_can_be_true_is_taken():
     assert check_disclosed([[20, 20], [10, -1]], 2, 40) == ([20, 20], [10, -1])
 
 
+# --- metrics --------------------------------------------------------------------------------
+
+
+def evaluation(*sizes):
+    """So many images of each class, with some probabilities."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    scores = np.random.default_rng(0).random((len(labels), len(sizes))).astype(np.float32)
+    probabilities = scores / scores.sum(axis=1, keepdims=True)
+    right = labels[probabilities.argmax(axis=1) == labels]
+    counts = [np.bincount(x, minlength=len(sizes)) for x in (right, labels)]
+    return Evaluation(*counts, 1.0, labels, probabilities)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "allowed", "names"),
+    [
+        ((5, 4), Sharing(True, True), set()),  # too few images, whoever knows them
+        ((6, 4), Sharing(), {"ece", "brier"}),
+        ((40, 40), Sharing(), {"ece", "brier"}),
+        ((40, 9), Sharing(classes=True), {"ece", "brier"}),
+        ((40, 10), Sharing(classes=True), {"ece", "brier", "auc"}),
+        ((40, 0), Sharing(public=True), {"ece", "brier"}),  # the others are not defined
+        ((9, 3), Sharing(public=True), {"ece", "brier", "auc", "balanced-accuracy", "macro-f1"}),
+    ],
+)
+def test_which_metrics_are_told(sizes, allowed, names):
+    found = evaluation(*sizes)
+    told = disclosed_metrics(found, allowed)
+    assert told.keys() == names
+    whole = metrics_of(found.labels, found.probabilities).whole
+    assert told == {name: whole[name] for name in names}
+
+
+def test_why_they_are_withheld():
+    """Of two classes, a balanced accuracy and the counts of all images give away the small one."""
+    secret, correct = (25, 3), (20, 1)
+    balanced = sum(r / n for r, n in zip(correct, secret, strict=True)) / 2
+    fits = [
+        (n, r)
+        for n in range(1, 28)
+        for r in range(22)
+        if r <= n
+        and 0 <= 21 - r <= 28 - n
+        and abs((r / n + (21 - r) / (28 - n)) / 2 - balanced) < 1e-9
+    ]
+    assert sorted(fits) == [(3, 1), (25, 20)]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"auc": 1.5}, "auc=1.5 is not between 0 and 1"),
+        ({"ece": -0.1}, "ece=-0.1 is not between 0 and 1"),
+        ({"brier": 2.5}, "brier=2.5 is not between 0 and 2"),
+        ({"balanced-accuracy": 101}, "balanced-accuracy=101 is not between 0 and 100"),
+        ({"macro-f1": float("nan")}, "macro-f1=nan is not finite"),
+        ({"auc": [0.5]}, "auc is a list"),
+    ],
+)
+def test_metrics_that_cannot_be_true_are_refused(told, words):
+    with pytest.raises(UnusableReplyError, match=words):
+        check_disclosed_metrics({"loss": 1.0, **told})
+
+
+def test_metrics_that_can_be_true_are_taken():
+    told = {"num-examples": 20, "auc": 0.5, "brier": 2, "balanced-accuracy": 100.0}
+    assert check_disclosed_metrics(told) == {"auc": 0.5, "brier": 2.0, "balanced-accuracy": 100.0}
+
+
+# --- the node's own word --------------------------------------------------------------------
+
+OWN = RunConfig(dataset="nodes", classes="a,b", image_shape="1x28x28", evaluate="clients")
+
+
+def test_labels_of_a_public_data_set_are_no_secret():
+    context = Context(1, 2, {}, RecordDict(), {})
+    assert sharing(context, RunConfig(dataset="digits")) == Sharing(public=True)
+    assert sharing(context, OWN) == Sharing()
+
+
 @pytest.mark.parametrize(
     ("config", "shared"),
     [({}, False), ({"share-class-metrics": True}, True), ({"share-class-metrics": False}, False)],
@@ -82,11 +173,11 @@ def test_what_can_be_true_is_taken():
 def test_a_node_shares_only_where_its_own_configuration_says_so(config, shared):
     """A run configuration cannot: a key of that name is refused."""
     context = Context(1, 2, config, RecordDict(), {"share-class-metrics": True})
-    assert shares_classes(context) is shared
+    assert sharing(context, OWN).classes is shared
 
 
 @pytest.mark.parametrize("value", ["yes", 1, "true"])
 def test_another_value_is_refused(value):
     context = Context(1, 2, {"share-class-metrics": value}, RecordDict(), {})
     with pytest.raises(ConfigError, match=r"share-class-metrics=.* must be true or false"):
-        shares_classes(context)
+        sharing(context, OWN)

@@ -62,7 +62,13 @@ def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
         built.grid.context(node_id(1)).node_config["partition-id"] = "mine"
         built.run()
         found |= sent(built)
-    hospitals = {100 + k: own_data(tmp_path / f"{k}.npz", [0, 1] * 9) for k in range(2)}
+    if privacy == "none":  # what is told of parts of a public data set
+        built = federation(evaluate="clients", **{"run-name": "clients"})
+        built.run()
+        found |= sent(built)
+    hospitals = {
+        100 + k: own_data(tmp_path / f"{k}.npz", [0, 1] * 9, [0, 1] * 10) for k in range(2)
+    }
     hospitals[100]["share-class-metrics"] = True  # its own, so that what may leave is seen to
     own = {**federation_of_nodes(classes=2), "run-name": "own"}
     if privacy != "none":  # clients do not evaluate: nothing would protect what they count
@@ -73,7 +79,8 @@ def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
     kinds |= {m.metadata.message_type for m in built.grid.sent}
     by_node = {(m.metadata.src_node_id, key) for m in built.grid.received
                for key in m.content.get("metrics", {})}  # fmt: skip
-    assert all(node == 100 for node, key in by_node if key.startswith("class-"))
+    assert all(node == 100 for node, key in by_node if key.startswith("class-") or key == "auc")
+    assert not {key for _, key in by_node} & {"balanced-accuracy", "macro-f1"}
     counted = {row for row in listed() if row[0] == "evaluate" and privacy != "none"}
     assert found == listed() - NOT_SENT.get(privacy, set()) - counted
     kinds |= {"evaluate"} if privacy != "none" else set()

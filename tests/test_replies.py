@@ -9,6 +9,7 @@ from helpers import identical
 from message_cases import MODEL, asked, good_reply
 
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
+from fedadb_app.disclosure import Sharing
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.messages import (
     ClientEvaluation,
@@ -156,7 +157,8 @@ UNSENT = (np.arange(12) % 3, np.full((12, 3), 1 / 3, np.float32))
 
 def evaluation_reply() -> Message:
     asked = evaluate_message(evaluate_content(3, to_arrays(MODEL)), 11)
-    return evaluate_reply(asked, Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5, *UNSENT))
+    found = Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5, *UNSENT)
+    return evaluate_reply(asked, found, Sharing())
 
 
 def test_a_model_to_evaluate_travels():
@@ -167,13 +169,17 @@ def test_a_model_to_evaluate_travels():
     assert identical(model, MODEL)
 
 
-def test_an_evaluation_is_counts_and_a_loss():
+def test_an_evaluation_is_counts_a_loss_and_means_over_images():
     """Nothing of the classes: neither which there are, nor how each fares."""
     reply = evaluation_reply()
-    assert {key: dict(record) for key, record in reply.content.items()} == {
-        "metrics": {"num-examples": 12, "num-correct": 7, "loss": 0.5}
-    }
-    assert read_evaluate_reply(reply, 12, 3) == ClientEvaluation(12, 7, 0.5)
+    (record,) = reply.content.values()
+    # of each image the probabilities are thirds: one is 2/3 off, two are 1/3 off
+    means = {"ece": 0.0, "brier": 6 / 9}
+    expected = {"num-examples": 12, "num-correct": 7, "loss": 0.5, **means}
+    assert dict(record) == pytest.approx(expected, abs=1e-7)
+    found = read_evaluate_reply(reply, 12, 3)
+    assert found == ClientEvaluation(12, 7, 0.5, None, found.metrics)
+    assert found.metrics == pytest.approx(means, abs=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +192,7 @@ def test_an_evaluation_is_counts_and_a_loss():
         ({"num-correct": 6.5}, "num-correct=6.5"),
         ({"loss": float("nan")}, "loss=nan is not finite"),
         ({"loss": [1.0]}, "loss is"),
+        ({"ece": 1.5}, "ece=1.5 is not between 0 and 1"),
     ],
 )
 def test_counts_that_cannot_be(change, words):

@@ -6,7 +6,7 @@ from helpers import federation_of_nodes, own_data, read_csv
 
 from fedadb_app.errors import DataError
 from fedadb_app.runs.reader import read_files
-from fedadb_app.runs.sites import Site, over_sites, write_sites
+from fedadb_app.runs.sites import HEADER, Site, over_sites, write_sites
 
 
 def test_over_sites_by_hand():
@@ -25,15 +25,28 @@ def test_the_worst_tenth_is_rounded_up():
     assert values["worst-tenth"] == 0.5  # of eleven sites two: 0 % and 1 %
 
 
+def test_means_of_metrics_are_over_the_sites_that_tell_them_by_their_images():
+    sites = {
+        2: Site(30, 15, metrics={"ece": 0.1, "auc": 0.9}),
+        1: Site(10, 5, metrics={"ece": 0.3}),
+        3: Site(5, 5),
+    }
+    found = {name: value for name, _, value in over_sites(sites)}
+    assert found["ece"] == pytest.approx((30 * 0.1 + 10 * 0.3) / 40)
+    assert (found["ece-sites"], found["auc"], found["auc-sites"]) == (2, 0.9, 1)
+    assert not {"brier", "brier-sites", "macro-f1"} & found.keys()
+
+
 def test_a_row_per_site_and_per_class_that_is_told(tmp_path):
-    sites = {9: Site(60, 40), 4: Site(84, 65, (50, 34, -1), (35, -1, -1))}
+    told = {"ece": 0.125, "balanced-accuracy": 60.0}
+    sites = {9: Site(60, 40, metrics=told), 4: Site(84, 65, (50, 34, -1), (35, -1, -1))}
     write_sites(tmp_path, 7, sites, ("a", "b", "c"))
     assert (tmp_path / "sites.csv").read_text().splitlines() == [
-        "round,site,class,images,correct,accuracy",
-        "7,4,,84,65,77.38",
-        "7,4,a,50,35,70.00",
-        "7,4,b,34,,",
-        "7,9,,60,40,66.67",
+        "round,site,class,images,correct,accuracy,balanced-accuracy,macro-f1,auc,ece,brier",
+        "7,4,,84,65,77.38,,,,,",
+        "7,4,a,50,35,70.00,,,,,",
+        "7,4,b,34,,,,,,,",
+        "7,9,,60,40,66.67,60,,,0.125,",
     ]
 
 
@@ -54,6 +67,10 @@ def test_a_federation_of_hospitals(federation, tmp_path):
         *(("", "60"), ("class-0", "30"), ("class-1", "30"))
     ]
     last = {row["metric"]: row["value"] for row in read_csv(run.folder / "metrics.csv")}
+    assert (last["ece-sites"], last["brier-sites"], last["auc-sites"]) == ("2", "2", "1")
+    (auc,) = [row[8] for row in ours if not row[2]]  # thirty images of each class, and shared
+    assert (sites.header[8], last["auc"]) == ("auc", auc)
+    assert "macro-f1" not in last
     accuracies = [float(row[5]) for row in sites.rows if not row[2]]
     assert float(last["worst-site"]) == pytest.approx(min(accuracies), abs=0.005)
     assert (last["sites"], last["images"]) == ("2", "120")
@@ -65,7 +82,7 @@ def test_a_federation_of_hospitals(federation, tmp_path):
         for m in built.grid.received
         if m.metadata.message_type == "evaluate"
     }
-    assert keys[101] - keys[100] == {"class-examples", "class-correct"}
+    assert keys[101] - keys[100] == {"class-examples", "class-correct", "auc"}
 
 
 def test_a_claim_about_classes_that_cannot_be_true_is_a_failure_of_its_node(
@@ -90,15 +107,26 @@ def test_in_a_simulation_nothing_per_class_is_told(federation):
     built.run()
     rows = read_files(built.folder.path).sites().rows
     assert len(rows) == 3
-    parts = {row["part"] for row in read_csv(built.folder.path / "metrics.csv")}
-    assert parts == {"test", "clients"}
+    table = read_csv(built.folder.path / "metrics.csv")
+    assert {row["part"] for row in table} == {"test", "clients"}
+    # But each site's metrics: all labels are public. Their mean is by images, over all sites.
+    last = {r["metric"]: r["value"] for r in table if (r["part"], r["round"]) == ("clients", "2")}
+    header = read_files(built.folder.path).sites().header
+    for name in ("balanced-accuracy", "macro-f1", "auc", "ece", "brier"):
+        assert last[f"{name}-sites"] == "3"
+        own = [(int(row[3]), float(row[header.index(name)])) for row in rows]
+        mean = sum(n * value for n, value in own) / sum(n for n, _ in own)
+        assert float(last[name]) == pytest.approx(mean, rel=1e-4)
 
 
-@pytest.mark.parametrize("text", ["round,site\n", "{}\n1,1,,2,3,150\n", "{}\n1,1,,2,1,x\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["round,site\n", "{}\n1,1,,2,3,150,,,,,\n", "{}\n1,1,,2,1,x,,,,,\n", "{}\n1,1,,2,1,50,,,,x,\n"],
+)
 def test_a_damaged_table_is_refused(federation, text):
     built = federation(evaluate="clients")
     built.run()
-    header = "round,site,class,images,correct,accuracy"
+    header = ",".join(HEADER)
     (built.folder.path / "sites.csv").write_text(text.format(header))
     with pytest.raises(DataError, match=r"sites\.csv cannot be read"):
         read_files(built.folder.path).sites()
