@@ -1,6 +1,5 @@
 """Flower ClientApp: unpack a message, hand it to the method's trainer, pack the reply."""
 
-import logging
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_class
 from fedadb_app.process import keep_freed_memory, prepare_simulation, release_freed_memory
 from strategies.local_privacy import local_privacy
 from strategies.registry import STRATEGIES, read_run_config
-
-logger = logging.getLogger("flwr.fedadb")
 
 app = ClientApp(mods=[audited])
 keep_freed_memory()
@@ -78,18 +75,17 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 @node.or_refuse
 def evaluate_model(message: Message, context: Context) -> Message:
-    """Evaluate the received model on this client's held-out samples."""
+    """Evaluate the received model on this client's held-out samples, and on those it keeps."""
     config = node.at_this_node(context, read_run_config(context.run_config)[0])
     device = choose_device(config.device)
-    data = client_data(config, node.configured_data(context, config), device).held_out
+    data = client_data(config, node.configured_data(context, config), device)
     server_round, received = messages.read_evaluate(message)
     model = _worker_model(config).to(device)
     model.load_state_dict(received)
-    found = evaluate(model, data, config)
-    classes = zip(image_schema(config).class_names, found.correct, found.total, strict=True)
-    per_class = ", ".join(f"{name} {right} of {all_}" for name, right, all_ in classes if all_)
-    logger.info("round %d, correct on this node: %s", server_round, per_class)
-    return messages.evaluate_reply(message, found, node.sharing(context, config))
+    found = evaluate(model, data.held_out, config)
+    node.log_found(config, server_round, found)
+    validated = evaluate(model, data.validation, config) if data.validation else None
+    return messages.evaluate_reply(message, found, node.sharing(context, config), validated)
 
 
 @lru_cache(maxsize=1)

@@ -15,10 +15,11 @@ from fedadb_app import messages
 from fedadb_app.client_state import NOTES, StateFolder, refuse_changed_data
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
-from fedadb_app.data.clients import ClientData, PartitionClaim, client_data
+from fedadb_app.data.clients import ClientData, PartitionClaim, client_data, image_schema
 from fedadb_app.data.prepared import cache_folder
 from fedadb_app.disclosure import Sharing
 from fedadb_app.errors import ConfigError, DataError, FedADBError
+from fedadb_app.evaluation import Evaluation
 from fedadb_app.flower_internals import ClientAppCallable
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.refusals import refusal
@@ -128,7 +129,17 @@ def log_own_data(config: RunConfig, data: ClientData) -> None:
     for line in data.report.lines() if data.report is not None else []:
         logger.info("intake, on this node: %s", line)
     counts = dict(zip(config.class_names, data.train.class_counts.tolist(), strict=True))
-    logger.info("training samples, on this node: %s; held out: %d", counts, len(data.held_out))
+    kept = f"; for validation: {len(data.validation)}" if data.validation else ""
+    logger.info(
+        "training samples, on this node: %s; held out: %d%s", counts, len(data.held_out), kept
+    )
+
+
+def log_found(config: RunConfig, server_round: int, found: Evaluation) -> None:
+    """Write into the node's log what a model finds per class, which is its own affair."""
+    classes = zip(image_schema(config).class_names, found.correct, found.total, strict=True)
+    per_class = ", ".join(f"{name} {right} of {all_}" for name, right, all_ in classes if all_)
+    logger.info("round %d, correct on this node: %s", server_round, per_class)
 
 
 def or_refuse(answer: Callable[..., Message]) -> Callable[..., Message]:

@@ -91,17 +91,14 @@ class RunConfig(
             0.01 <= float(self.validation) <= 0.5
         ):
             raise ValueError(f"{asked} is not allowed: a fraction is from 0.01 to 0.5")
-        if self.validates and self.own_data:
-            raise ValueError(
-                f"{asked} is possible only where clients hold parts of one data set, not where "
-                f"nodes have their own data"
-            )
+        if self.nodes_validate:
+            self._validation_of_nodes(asked)
         if self.validates and not self.server_evaluates:
             raise ValueError(
                 f'{asked} is for the server to evaluate on, which evaluate="{self.evaluate}" '
                 f'leaves out: use evaluate="server" or "both"'
             )
-        if self.select_by and not self.validates:
+        if self.select_by and self.validation == "merged":
             raise ValueError(
                 f'select-by="{self.select_by}" needs a validation part: set validation="official" '
                 f'or a fraction, as in validation="0.1"'
@@ -112,6 +109,24 @@ class RunConfig(
                 f'select-by="val-accuracy"'
             )
         return self
+
+    def _validation_of_nodes(self, asked: str) -> None:
+        if self.validation == "official":
+            raise ValueError(
+                f"{asked} is a part of one data set, and here nodes have their own data: use a "
+                f'fraction, which each node keeps of its own, as in validation="0.1"'
+            )
+        if not self.clients_evaluate:
+            raise ValueError(
+                f'{asked} is for the nodes to evaluate on, which evaluate="{self.evaluate}" leaves '
+                f'out: use evaluate="clients" or "both"'
+            )
+        if self.select_by in ("val-balanced-accuracy", "val-macro-f1"):
+            raise ValueError(
+                f'select-by="{self.select_by}" is not possible where nodes have their own data: it '
+                f"would give away counts of their classes; use val-accuracy, val-ece, val-brier or "
+                f"val-auc"
+            )
 
     @model_validator(mode="after")
     def _nothing_without_noise(self) -> Self:
@@ -177,7 +192,12 @@ class RunConfig(
     @property
     def validates(self) -> bool:
         """Whether the server keeps a part of the training images for validation."""
-        return self.validation != "merged"
+        return self.validation != "merged" and not self.own_data
+
+    @property
+    def nodes_validate(self) -> bool:
+        """Whether each node keeps a part of its own images for validation."""
+        return self.validation != "merged" and self.own_data
 
     @property
     def server_evaluates(self) -> bool:

@@ -57,6 +57,21 @@ class Evaluation:
             return [float(a) for a in 100 * self.correct / self.total]
 
 
+@dataclass(frozen=True)
+class ClientEvaluation:
+    """What a client tells of its held-out samples, and in `validation` of those that choose a round.
+
+    `metrics` and `classes` are those that may leave it (`fedadb_app.disclosure`).
+    """
+
+    num_examples: int
+    num_correct: int
+    loss: float
+    classes: tuple[Sequence[int], Sequence[int]] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    validation: "ClientEvaluation | None" = None
+
+
 def evaluate(
     model: ImageClassifier, data: LocalData, config: RunConfig, other_heads: Sequence[str] = ()
 ) -> Evaluation:

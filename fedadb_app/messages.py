@@ -9,7 +9,7 @@ what its node's own configuration allows (`disclosed`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, replace
 from typing import cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -25,12 +25,12 @@ from fedadb_app.disclosure import (
     disclosed,
     disclosed_metrics,
 )
-from fedadb_app.evaluation import Evaluation
+from fedadb_app.evaluation import ClientEvaluation, Evaluation
 from fedadb_app.local_training import Attachment
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.refusals import (
-    RefusalError,
     UnusableReplyError,
+    check_count,
     check_metrics,
     check_value,
     refuse_error,
@@ -43,7 +43,8 @@ _PARTITION_ID, _NUM_PARTITIONS = "partition-id", "num-partitions"
 _ROUND, _ROUNDS, _LEARNING_RATE = "round", "rounds", "learning-rate"
 _ANCESTORS, _LAST_ROUNDS = "ancestors", "last-rounds"
 _NUM_EXAMPLES = "num-examples"
-_NUM_HELD_OUT, _NUM_CORRECT, _LOSS = "num-held-out", "num-correct", "loss"
+_NUM_HELD_OUT, _NUM_VALIDATION = "num-held-out", "num-validation"
+_NUM_CORRECT, _LOSS, _VALIDATION = "num-correct", "loss", "val-"
 _CLASSES = ("class-examples", "class-correct")
 
 
@@ -61,9 +62,9 @@ class Instruction:
 Claim = PartitionClaim | SampleCounts
 """What a node says it holds: a part of the public data set, or so many samples of its own."""
 
-_CLAIM_KEYS: Mapping[type[Claim], tuple[str, str]] = {
+_CLAIM_KEYS: Mapping[type[Claim], tuple[str, ...]] = {
     PartitionClaim: (_PARTITION_ID, _NUM_PARTITIONS),
-    SampleCounts: (_NUM_EXAMPLES, _NUM_HELD_OUT),
+    SampleCounts: (_NUM_EXAMPLES, _NUM_HELD_OUT, _NUM_VALIDATION),
 }
 
 
@@ -78,6 +79,8 @@ def identity_query(node_id: int) -> Message:
 def identity_reply(message: Message, claim: Claim) -> Message:
     """Answer `identity_query`."""
     numbers = dict(zip(_CLAIM_KEYS[type(claim)], astuple(claim), strict=True))
+    if not numbers.get(_NUM_VALIDATION):
+        numbers.pop(_NUM_VALIDATION, None)
     return Message(RecordDict({_IDENTITY: ConfigRecord(numbers)}), reply_to=message)
 
 
@@ -90,13 +93,13 @@ def read_identity(reply: Message, kind: type[Claim]) -> Claim:
         If the node answered with an error, or with something else than such a claim.
     """
     refuse_error(reply)
-    record = reply.content.config_records.get(_IDENTITY, ConfigRecord())
-    first, second = (record.get(key) for key in _CLAIM_KEYS[kind])
-    if type(first) is not int or type(second) is not int:
+    record = {_NUM_VALIDATION: 0, **reply.content.config_records.get(_IDENTITY, ConfigRecord())}
+    numbers = [n for n in (record.get(key) for key in _CLAIM_KEYS[kind]) if type(n) is int]
+    if len(numbers) < len(_CLAIM_KEYS[kind]):
         raise UnusableReplyError(
-            f"its identity lacks whole numbers {' and '.join(_CLAIM_KEYS[kind])}: {dict(record)}"
+            f"its identity lacks whole numbers {' and '.join(_CLAIM_KEYS[kind])}: {record}"
         )
-    return kind(first, second)
+    return kind(*numbers)
 
 
 # --- train ----------------------------------------------------------------------------------
@@ -200,7 +203,7 @@ def read_train_reply(
         odd = sorted(content.keys() - {_ARRAYS, _METRICS})
         raise UnusableReplyError(f"the reply holds other records: {odd[:3]}")
     metrics = dict(content.metric_records[_METRICS])
-    num_examples = _check_count(metrics.pop(_NUM_EXAMPLES, None), num_samples)
+    num_examples = check_count(metrics.pop(_NUM_EXAMPLES, None), num_samples)
     state_round = metrics.pop(_STATE_ROUND, None)
     if not isinstance(state_round, int | None) or (state_round or 0) < 0:
         raise UnusableReplyError(f"{_STATE_ROUND}={state_round} is no round")
@@ -209,27 +212,7 @@ def read_train_reply(
     return ClientUpdate(client, model, num_examples, scalars, state_round)
 
 
-def _check_count(claimed: object, held: int) -> int:
-    if type(claimed) is not int or claimed != held:
-        raise RefusalError(f"num-examples={claimed}, but this client holds {held} samples")
-    return claimed
-
-
 # --- evaluate -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ClientEvaluation:
-    """What a client found on its held-out samples.
-
-    `metrics` as `disclosed_metrics`, `classes` as `disclosed`, where it may tell of them.
-    """
-
-    num_examples: int
-    num_correct: int
-    loss: float
-    classes: tuple[Sequence[int], Sequence[int]] | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def evaluate_content(server_round: int, arrays: ArrayRecord) -> RecordDict:
@@ -248,37 +231,57 @@ def read_evaluate(message: Message) -> tuple[int, StateDict]:
     return server_round, to_state_dict(message.content.array_records[_ARRAYS])
 
 
-def evaluate_reply(message: Message, found: Evaluation, sharing: Sharing) -> Message:
-    """Pack counts, the loss and metrics; what tells of classes stays on the client or may leave."""
-    metrics = MetricRecord(
-        {
-            _NUM_EXAMPLES: int(found.total.sum()),
-            _NUM_CORRECT: int(found.correct.sum()),
-            _LOSS: found.loss,
-        }
-    )
-    metrics.update(disclosed_metrics(found, sharing))
+def evaluate_reply(
+    message: Message, found: Evaluation, sharing: Sharing, validated: Evaluation | None = None
+) -> Message:
+    """Pack counts, the loss and metrics, of the held-out samples and of those that choose a round.
+
+    What tells of classes stays on the client unless it may leave.
+    """
+    metrics = MetricRecord(_told(found, sharing))
     if sharing.classes:
         metrics.update(zip(_CLASSES, disclosed(found.total, found.correct), strict=True))
+    if validated is not None:
+        metrics.update({_VALIDATION + k: v for k, v in _told(validated, sharing).items()})
     return Message(RecordDict({_METRICS: metrics}), reply_to=message)
 
 
-def read_evaluate_reply(reply: Message, num_samples: int, num_classes: int) -> ClientEvaluation:
+def _told(found: Evaluation, sharing: Sharing) -> dict[str, int | float | list[int] | list[float]]:
+    return {
+        _NUM_EXAMPLES: int(found.total.sum()),
+        _NUM_CORRECT: int(found.correct.sum()),
+        _LOSS: found.loss,
+        **disclosed_metrics(found, sharing),
+    }
+
+
+def read_evaluate_reply(reply: Message, held: SampleCounts, num_classes: int) -> ClientEvaluation:
     """Unpack and check a client's counts on the server.
 
     Raises
     ------
     UnusableReplyError
         If it is an error, counts other samples than the client holds out, or says of its classes,
-        or as a metric, what cannot be, or the loss is not finite.
+        or as a metric, what cannot be, or the loss is not finite; the same of its validation part.
     """
     refuse_error(reply)
     metrics = reply.content.metric_records.get(_METRICS, MetricRecord())
-    total = _check_count(metrics.get(_NUM_EXAMPLES), num_samples)
-    correct, loss = metrics.get(_NUM_CORRECT), metrics.get(_LOSS)
+    found = _read_told(metrics, held.held_out)
+    told = [metrics[key] for key in _CLASSES if key in metrics]
+    if told:
+        classes = check_disclosed(told, num_classes, found.num_examples)
+        found = replace(found, classes=classes)
+    if held.validation:
+        begin = len(_VALIDATION)
+        of_it = {k[begin:]: v for k, v in metrics.items() if k.startswith(_VALIDATION)}
+        found = replace(found, validation=_read_told(of_it, held.validation))
+    return found
+
+
+def _read_told(metrics: Mapping[str, object], num_samples: int) -> ClientEvaluation:
+    total = check_count(metrics.get(_NUM_EXAMPLES), num_samples)
+    correct = metrics.get(_NUM_CORRECT)
     if type(correct) is not int or not 0 <= correct <= total:
         raise UnusableReplyError(f"num-correct={correct} of {total} samples")
-    told = [metrics[key] for key in _CLASSES if key in metrics]
-    classes = check_disclosed(told, num_classes, total) if told else None
-    scalars = check_disclosed_metrics(metrics)
-    return ClientEvaluation(total, correct, check_value(_LOSS, loss), classes, scalars)
+    loss = check_value(_LOSS, metrics.get(_LOSS))
+    return ClientEvaluation(total, correct, loss, metrics=check_disclosed_metrics(metrics))

@@ -100,6 +100,19 @@ def check_value(name: str, value: object) -> float:
     return float(value)
 
 
+def check_count(claimed: object, held: int) -> int:
+    """Return how many samples a reply is of.
+
+    Raises
+    ------
+    RefusalError
+        If the client holds another number.
+    """
+    if type(claimed) is not int or claimed != held:
+        raise RefusalError(f"num-examples={claimed}, but this client holds {held} samples")
+    return claimed
+
+
 @contextmanager
 def last_resort() -> Iterator[None]:
     """Read a reply in here: whatever fails is an `UnusableReplyError` that names the exception."""

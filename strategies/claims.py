@@ -141,11 +141,12 @@ class Claims:
 
     def _excess(self, claim: SampleCounts) -> str:
         most = self._config.max_examples
-        if 1 <= claim.train <= most and 0 <= claim.held_out <= most:
+        kept = (claim.held_out, claim.validation)
+        if 1 <= claim.train <= most and all(0 <= number <= most for number in kept):
             return ""
         return (
-            f"it claims {claim.train} training and {claim.held_out} held-out samples, "
-            f"but 1 to max-examples={most} are allowed"
+            f"it claims {claim.train} training and {claim.held_out} held-out samples "
+            f"{f'and {claim.validation} for validation, ' if claim.validation else ''}but 1 to max-examples={most} are allowed"
         )
 
 

@@ -11,8 +11,7 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import validation_part, whole_test_part
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.data.registry import preparation_of
-from fedadb_app.evaluation import Evaluation, evaluate
-from fedadb_app.messages import ClientEvaluation
+from fedadb_app.evaluation import ClientEvaluation, Evaluation, evaluate
 from fedadb_app.metrics import metrics_of
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.runs.record import Part
@@ -57,7 +56,7 @@ def gather_evaluations(
 
     def read(reply: Message, client: int) -> ClientEvaluation:
         classes = run.schema.num_classes
-        return messages.read_evaluate_reply(reply, counts[client].held_out, classes)
+        return messages.read_evaluate_reply(reply, counts[client], classes)
 
     found = read_replies(this, this.evaluators, replies, read, clients.roster, run.config)
     record.diagnostics["evaluating_clients"] = len(found.usable)
@@ -81,6 +80,14 @@ def _note_sites(run: ServerRun, this: Round, answers: Mapping[int, ClientEvaluat
         for client, a in answers.items()
     }
     this.record.metrics["clients"] = over_sites(sites)
+    validated = {client: a.validation for client, a in answers.items() if a.validation}
+    if validated:
+        this.record.metrics["val"] = over_sites(
+            {
+                k: Site(v.num_examples, v.num_correct, metrics=v.metrics)
+                for k, v in validated.items()
+            }
+        )
     write_sites(run.folder.path, this.number, sites, run.schema.class_names)
 
 

@@ -45,15 +45,16 @@ class Outcome:
     def __init__(self, run: ServerRun) -> None:
         self._run = run
         self._metric = run.config.select_by.removeprefix("val-")
-        self._last: tuple[int, Found] | None = None
+        self._part: Part = "test" if run.config.server_evaluates else "clients"
+        self._last: tuple[int, Found] | None = None  # found by the server, if it evaluates
         self._chosen: tuple[int, Found] | None = None
         self._value = math.nan
         self._waited = 0  # evaluated rounds since the chosen one
         self.best: StateDict = {}
 
     def note(self, this: Round) -> None:
-        """Keep what the server has found in a round, and choose the round if it is the best."""
-        if not this.found:
+        """Keep what has been found in a round, and choose the round if it is the best."""
+        if not this.record.metrics:
             return
         self._last = this.number, this.found
         if not self._metric:
@@ -75,7 +76,8 @@ class Outcome:
         if chosen is None:
             return
         self.best = checkpoint.best
-        self._chosen = chosen, evaluate_parts(self._run, self.best)
+        evaluates = self._run.config.server_evaluates
+        self._chosen = chosen, evaluate_parts(self._run, self.best) if evaluates else {}
         self._tell(table)
 
     def _look(self, table: Table) -> int | None:
@@ -91,14 +93,18 @@ class Outcome:
         return chosen
 
     def _tell(self, table: Table) -> None:
-        """Put the chosen round, and what is said of its test part, into the summary."""
+        """Put the chosen round, and what is said of its test images, into the summary.
+
+        These are the server's test part or, where it does not evaluate, what clients hold out.
+        """
         assert self._chosen is not None
         number = self._chosen[0]
-        values = {name: metric(table, "test", name).get(number) for name in BETTER}
+        values = {name: metric(table, self._part, name).get(number) for name in BETTER}
         self._run.folder.chosen = {
             "by": self._run.config.select_by,
             "round": number,
             "value": self._value,
+            "part": self._part,
             "test": {name: value for name, value in values.items() if value is not None},
         }
 
@@ -136,6 +142,8 @@ class Outcome:
         if self._last is None or dataset is None:
             return
         number, final = self._last
+        if not final:  # clients have evaluated, and keep what they know of single images
+            return
         chosen_round, chosen = self._chosen or (0, {})
         both = {
             f"{when}{part}": found[part].probabilities

@@ -1,6 +1,7 @@
 """The server's checkpoint of a round, and how a run goes on from one."""
 
 import logging
+from dataclasses import astuple
 
 from fedadb_app.config import RunConfig
 from fedadb_app.errors import ConfigError
@@ -51,7 +52,7 @@ def checkpoint_of(
         partition=run.partition_hash,
         state_rounds=ledger.state_rounds,
         rounds_drawn=dict(ledger.rounds_drawn),
-        nodes={node: (held.train, held.held_out) for node, held in ledger.nodes.items()},
+        nodes={node: astuple(held) for node, held in ledger.nodes.items()},
         tables=folder.tables(),
         seconds=folder.seconds,
         data=run.dataset.digest if run.dataset else "",

@@ -67,21 +67,23 @@ def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
         built.run()
         found |= sent(built)
     hospitals = {
-        100 + k: own_data(tmp_path / f"{k}.npz", [0, 1] * 9, [0, 1] * 10) for k in range(2)
+        100 + k: own_data(tmp_path / f"{k}.npz", [0, 1] * 25, [0, 1] * 10) for k in range(2)
     }
     hospitals[100]["share-class-metrics"] = True  # its own, so that what may leave is seen to
-    own = {**federation_of_nodes(classes=2), "run-name": "own"}
+    own = {**federation_of_nodes(classes=2), "run-name": "own", "validation": "0.4"}
     if privacy != "none":  # clients do not evaluate: nothing would protect what they count
-        own |= {"privacy": privacy, "evaluate": "none"}
+        own |= {"privacy": privacy, "evaluate": "none", "validation": "merged"}
     built = federation(nodes=hospitals, **own)
     built.run()
     found |= sent(built)
     kinds |= {m.metadata.message_type for m in built.grid.sent}
     by_node = {(m.metadata.src_node_id, key) for m in built.grid.received
                for key in m.content.get("metrics", {})}  # fmt: skip
-    assert all(node == 100 for node, key in by_node if key.startswith("class-") or key == "auc")
-    assert not {key for _, key in by_node} & {"balanced-accuracy", "macro-f1"}
-    counted = {row for row in listed() if row[0] == "evaluate" and privacy != "none"}
+    shared = ("class-", "auc", "val-auc")
+    assert all(node == 100 for node, key in by_node if key.startswith(shared))
+    assert not [key for _, key in by_node if key.endswith(("balanced-accuracy", "macro-f1"))]
+    counted = {row for row in listed() if {row[0], row[2]} & {"evaluate", "num-validation"}}
+    counted = counted if privacy != "none" else set()
     assert found == listed() - NOT_SENT.get(privacy, set()) - counted
     kinds |= {"evaluate"} if privacy != "none" else set()
     # A handler that is added to the client app must be driven here, too.

@@ -10,9 +10,8 @@ from message_cases import MODEL, asked, good_reply
 
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.disclosure import Sharing
-from fedadb_app.evaluation import Evaluation
+from fedadb_app.evaluation import ClientEvaluation, Evaluation
 from fedadb_app.messages import (
-    ClientEvaluation,
     evaluate_content,
     evaluate_message,
     evaluate_reply,
@@ -101,7 +100,9 @@ def test_a_claim_of_gigantic_arrays_is_no_more_than_an_unusable_reply():
 # --- identity -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("claim", [PartitionClaim(0, 1), SampleCounts(1, 0), SampleCounts(90, 9)])
+@pytest.mark.parametrize(
+    "claim", [PartitionClaim(0, 1), SampleCounts(1, 0), SampleCounts(90, 9, 5)]
+)
 def test_identity_travels(claim):
     query = identity_query(11)
     assert (query.metadata.dst_node_id, query.metadata.message_type) == (11, "query")
@@ -152,6 +153,7 @@ def test_a_file_that_changed_under_a_run_is_a_refusal():
 # --- evaluate -------------------------------------------------------------------------------
 
 
+TWELVE = SampleCounts(train=0, held_out=12)
 UNSENT = (np.arange(12) % 3, np.full((12, 3), 1 / 3, np.float32))
 
 
@@ -177,7 +179,7 @@ def test_an_evaluation_is_counts_a_loss_and_means_over_images():
     means = {"ece": 0.0, "brier": 6 / 9}
     expected = {"num-examples": 12, "num-correct": 7, "loss": 0.5, **means}
     assert dict(record) == pytest.approx(expected, abs=1e-7)
-    found = read_evaluate_reply(reply, 12, 3)
+    found = read_evaluate_reply(reply, TWELVE, 3)
     assert found == ClientEvaluation(12, 7, 0.5, None, found.metrics)
     assert found.metrics == pytest.approx(means, abs=1e-7)
 
@@ -198,14 +200,44 @@ def test_an_evaluation_is_counts_a_loss_and_means_over_images():
 def test_counts_that_cannot_be(change, words):
     wrong = edited(metrics=lambda m: {**m, **change})(asked(), evaluation_reply())[0]
     with pytest.raises(UnusableReplyError, match=words):
-        read_evaluate_reply(wrong, 12, 3)
+        read_evaluate_reply(wrong, TWELVE, 3)
+
+
+def validated_reply() -> Message:
+    message = evaluate_message(evaluate_content(3, to_arrays(MODEL)), 11)
+    held_out = Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5, *UNSENT)
+    few = Evaluation(np.array([1, 0, 0]), np.array([2, 1, 1]), 0.25, *(a[:4] for a in UNSENT))
+    return evaluate_reply(message, held_out, Sharing(classes=True), few)
+
+
+def test_a_validation_part_is_counted_beside_and_never_per_class():
+    reply = validated_reply()
+    told = {key for key in reply.content["metrics"] if key.startswith("val-")}
+    assert told == {"val-num-examples", "val-num-correct", "val-loss"}  # of four images no mean
+    found = read_evaluate_reply(reply, SampleCounts(0, 12, 4), 3)
+    assert found.validation == ClientEvaluation(4, 1, 0.25)
+    assert (found.num_examples, found.num_correct) == (12, 7)
+    assert read_evaluate_reply(reply, TWELVE, 3).validation is None
+
+
+def test_a_validation_part_that_cannot_be():
+    for change, words in (
+        ({"val-num-examples": 5}, "num-examples=5, but this client holds 4"),
+        ({"val-num-correct": 5}, "num-correct=5 of 4"),
+        ({"val-ece": 2.0}, "ece=2 is not between 0 and 1"),
+    ):
+        wrong = edited(metrics=lambda m, c=change: {**m, **c})(asked(), validated_reply())[0]
+        with pytest.raises(UnusableReplyError, match=words):
+            read_evaluate_reply(wrong, SampleCounts(0, 12, 4), 3)
+    with pytest.raises(RefusalError, match="num-examples=None, but this client holds 4"):
+        read_evaluate_reply(evaluation_reply(), SampleCounts(0, 12, 4), 3)
 
 
 def test_an_evaluation_that_is_none():
     with pytest.raises(UnusableReplyError, match="num-examples=None"):
-        read_evaluate_reply(Message(RecordDict(), reply_to=asked()), 1, 3)
+        read_evaluate_reply(Message(RecordDict(), reply_to=asked()), TWELVE, 3)
     with pytest.raises(UnusableReplyError, match="CUDA"):
-        read_evaluate_reply(fails()(asked(), asked())[0], 1, 3)
+        read_evaluate_reply(fails()(asked(), asked())[0], TWELVE, 3)
 
 
 # --- whose reply ----------------------------------------------------------------------------

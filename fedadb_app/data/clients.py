@@ -22,7 +22,7 @@ from fedadb_app.data.preparation import Preparation
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.data.registry import DATASETS, PARTITIONS, preparation_of
 from fedadb_app.data.sources import open_dataset, open_node_data
-from fedadb_app.data.validation import draw_validation
+from fedadb_app.data.validation import draw_fraction, draw_validation
 from fedadb_app.errors import ConfigError
 from fedadb_app.randomness import numpy_generator
 
@@ -43,28 +43,32 @@ class PartitionClaim:
 
 @dataclass(frozen=True)
 class SampleCounts:
-    """How many samples a client trains on, n_k, and how many it keeps for evaluation."""
+    """How many samples a client trains on, n_k, and keeps for evaluation and for validation."""
 
     train: int
     held_out: int
+    validation: int = 0
 
 
 @dataclass(frozen=True)
 class ClientData:
     """One client's samples: those it trains on, those it evaluates on, and where they are from.
 
-    `digest` is that of the whole data set, `report` how a node's own images came in.
+    `validation` are those of a node's own that choose a round, None where it keeps none; `digest`
+    is that of the whole data set, `report` how a node's own images came in.
     """
 
     train: LocalData
     held_out: LocalData
     digest: str = ""
     report: IntakeReport | None = None
+    validation: LocalData | None = None
 
     @property
     def counts(self) -> SampleCounts:
         """How many there are."""
-        return SampleCounts(len(self.train), len(self.held_out))
+        kept = 0 if self.validation is None else len(self.validation)
+        return SampleCounts(len(self.train), len(self.held_out), kept)
 
 
 def dataset_of(config: RunConfig, *, download: bool = False) -> ImageDataset:
@@ -168,16 +172,13 @@ def client_data(config: RunConfig, held: PartitionClaim | Path, device: torch.de
         If the data are not on this machine, unusable, or cannot feed that many clients.
     """
     if isinstance(held, Path):
-        dataset = open_node_data(held, image_schema(config), config.intake)
-        rows = np.arange(len(dataset.train_labels))
-    else:
-        dataset = dataset_of(config)
-        rows = partition_of(config, held.num_partitions).indices[held.partition_id]
-
+        return _own_data(config, held, device)
+    dataset = dataset_of(config)
+    rows = partition_of(config, held.num_partitions).indices[held.partition_id]
     preparation = preparation_of(config.dataset)
     images, labels = dataset.train_images, dataset.train_labels
     places: Rows | None = None
-    if isinstance(held, PartitionClaim) and config.feature_noise:
+    if config.feature_noise:
         deviation = noise_of(held.partition_id, held.num_partitions, config.feature_noise)
         images = with_noise(images[rows], deviation, config.seed, held.partition_id)
         places = np.empty(len(labels), np.int64)
@@ -190,11 +191,46 @@ def client_data(config: RunConfig, held: PartitionClaim | Path, device: torch.de
             images, labels, positions, dataset.num_classes, device, augmented, preparation
         )
 
-    if isinstance(held, Path) and len(dataset.test_labels):  # all the others may be trained on
-        tested = whole_test_part(dataset, device, preparation)
-        return ClientData(part(rows, config.augment), tested, dataset.digest, dataset.report)
     train, kept = _divide(config, dataset, rows)
     return ClientData(part(train, config.augment), part(kept), dataset.digest, dataset.report)
+
+
+def _own_data(config: RunConfig, held: Path, device: torch.device) -> ClientData:
+    """Return a node's own data; without a test part it holds some of its images out."""
+    dataset = open_node_data(held, image_schema(config), config.intake)
+    preparation = preparation_of(config.dataset)
+    train, kept, validation = _own_rows(config, held, dataset.digest)
+
+    def part(rows: Rows, augmented: bool = False) -> LocalData:
+        images, labels, classes = dataset.train_images, dataset.train_labels, dataset.num_classes
+        return LocalData.from_arrays(images, labels, rows, classes, device, augmented, preparation)
+
+    tested = part(kept)
+    if len(dataset.test_labels):
+        tested = whole_test_part(dataset, device, preparation)
+    return ClientData(
+        part(train, config.augment),
+        tested,
+        dataset.digest,
+        dataset.report,
+        part(validation) if len(validation) else None,
+    )
+
+
+@lru_cache(maxsize=1)
+def _own_rows(config: RunConfig, held: Path, digest: str) -> tuple[Rows, Rows, Rows]:
+    """Return the rows a node trains on, holds out, and keeps for validation; once for a digest.
+
+    A node that has nothing to evaluate on is never asked to, and so keeps nothing to choose by.
+    """
+    dataset = open_node_data(held, image_schema(config), config.intake)
+    train, kept = np.arange(len(dataset.train_labels)), np.empty(0, np.int64)
+    if not len(dataset.test_labels):  # with a test part all the others may be trained on
+        train, kept = _divide(config, dataset, train)
+    if not config.nodes_validate or not (len(kept) or len(dataset.test_labels)):
+        return train, kept, np.empty(0, np.int64)
+    validation = draw_fraction(config, dataset, train)
+    return np.setdiff1d(train, validation), kept, validation
 
 
 def whole_test_part(

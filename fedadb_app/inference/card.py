@@ -188,7 +188,8 @@ def _results(run: SavedRun, files: RunFiles, kept: Kept) -> Iterator[str]:
         if key == "chosen":
             rows["the chosen round"] = (
                 f"{value['round']}, chosen by {value['by']}: "
-                f"accuracy {value['test']['accuracy']} % on the test part"
+                f"accuracy {value['test']['accuracy']} % on "
+                f"{'what clients hold out' if value.get('part') == 'clients' else 'the test part'}"
             )
         else:
             rows[f"how `{key}` was chosen"] = value

@@ -64,8 +64,9 @@ class Facts(BaseModel):
         Client -> the last round in which it took part, for clients that keep a state.
     rounds_drawn : dict[int, int]
         Client -> in how many rounds it was drawn: what its privacy loss follows from.
-    nodes : dict[int, tuple[int, int]]
-        Of nodes with their own data: how many samples each trained on and held out.
+    nodes : dict[int, tuple[int, ...]]
+        Of nodes with their own data: how many samples each trained on and held out, and (not in
+        checkpoints of older versions) kept for validation.
     tables : dict[str, str]
         The text of each table of the run's folder.
     seconds : float
@@ -81,7 +82,7 @@ class Facts(BaseModel):
     partition: str
     state_rounds: dict[int, int]
     rounds_drawn: dict[int, int]
-    nodes: dict[int, tuple[int, int]]
+    nodes: dict[int, tuple[int, ...]]
     tables: dict[str, str]
     seconds: float
     data: str = ""  # not in checkpoints of older versions

@@ -51,7 +51,14 @@ def of_partition(partition: Partition, config: RunConfig, dataset: ImageDataset)
 
 def of_nodes(stated: Mapping[int, SampleCounts], schema: ImageSchema) -> dict[str, Any]:
     """Describe nodes with their own data, with nothing of it but how much it is."""
-    clients = [{"client": client, "size": stated[client].train} for client in sorted(stated)]
+    clients = [
+        {
+            "client": client,
+            "size": stated[client].train,
+            **({"validation": kept} if (kept := stated[client].validation) else {}),
+        }
+        for client in sorted(stated)
+    ]
     return {"rule": "nodes", "classes": list(schema.class_names), "clients": clients}
 
 

@@ -2,13 +2,22 @@
 
 import numpy as np
 import pytest
+import torch
+from helpers import own_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedadb_app.config import RunConfig
-from fedadb_app.data.clients import dataset_of, partition_of, validation_part, validation_rows
+from fedadb_app.data.clients import (
+    SampleCounts,
+    client_data,
+    dataset_of,
+    partition_of,
+    validation_part,
+    validation_rows,
+)
 from fedadb_app.data.prepared import ImageDataset
-from fedadb_app.data.validation import draw_validation
+from fedadb_app.data.validation import draw_fraction, draw_validation
 from fedadb_app.errors import ConfigError
 
 
@@ -95,3 +104,43 @@ def test_no_client_trains_on_it(archive, asked, kept):
     if asked == "official":
         with np.load(archive) as file:
             assert np.array_equal(made.train_images[held][:, 0], file["val_images"])
+
+
+# --- of a node's own images -----------------------------------------------------------------
+
+NODES = {"dataset": "nodes", "classes": "a,b", "image_shape": "1x28x28", "evaluate": "clients"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "test", "counts"),
+    [
+        # 8 and 4 are held out; of the 32 and 16 others a fourth is kept
+        ([0] * 40 + [1] * 20, [], SampleCounts(36, 12, 12)),
+        ([0] * 40 + [1] * 20, [0, 1] * 5, SampleCounts(45, 10, 15)),
+        ([0], [], SampleCounts(1, 0, 0)),  # it is never asked to evaluate
+    ],
+)
+def test_a_node_keeps_a_part_of_each_class(tmp_path, labels, test, counts):
+    path = tmp_path / "own.npz"
+    own_data(path, labels, test)
+    config = RunConfig(**NODES, validation="0.25")
+    data, again = (client_data(config, path, torch.device("cpu")) for _ in range(2))
+    assert data.counts == counts
+    parts = [data.train, *([] if test else [data.held_out])]
+    parts += [] if data.validation is None else [data.validation]
+    rows = torch.cat([part.positions for part in parts]).tolist()
+    assert sorted(rows) == list(range(len(labels)))
+    if data.validation is not None:
+        assert torch.equal(data.validation.positions, again.validation.positions)
+        share = data.validation.class_counts.tolist()
+        assert share[0] == 2 * share[1]
+    assert client_data(RunConfig(**NODES), path, torch.device("cpu")).validation is None
+
+
+def test_a_node_keeps_patients_whole():
+    patients = np.repeat(np.arange(30), 3)
+    made, rows = dataset([0, 1, 2] * 30, patients.tolist()), np.arange(0, 60)
+    kept = draw_fraction(RunConfig(validation="0.25"), made, rows)
+    assert set(kept) < set(rows)
+    assert set(patients[kept]).isdisjoint(patients[np.setdiff1d(rows, kept)])
+    assert len(kept) == 15

@@ -160,6 +160,8 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(values, runs):
 
 # --- refused before a folder exists ---------------------------------------------------------
 
+OWN = {"classes": "0,1,2,3", "image-shape": "1x28x28", "evaluate": "both"}
+
 
 @pytest.mark.parametrize(
     ("changes", "words"),
@@ -178,7 +180,15 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(values, runs):
         ({"evaluate": "none"}, 'which evaluate="none" leaves out'),
         (
             {"classes": "0,1,2,3", "image-shape": "1x28x28"},
-            "not where nodes have their own data",
+            'is for the nodes to evaluate on, which evaluate="server" leaves out',
+        ),
+        (
+            {**OWN, "validation": "official"},
+            "is a part of one data set, and here nodes have their own data: use a fraction",
+        ),
+        (
+            {**OWN, "select-by": "val-macro-f1"},
+            'select-by="val-macro-f1" is not possible where nodes have their own data',
         ),
         (
             {"norm": "batch-local", "strategy": "fedgela", "batch-size": 99, "validation": "0.25"},

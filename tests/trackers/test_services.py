@@ -158,9 +158,7 @@ def test_wandb_keeps_a_run_for_later_once(run, call, monkeypatch):
     expected = {}
     for server_round, tag, value in cells(run):
         expected.setdefault(server_round, {})[tag] = value
-    own = {
-        step: {k: v for k, v in row.items() if k[0] != "_"} for step, row in history.items()
-    }
+    own = {step: {k: v for k, v in row.items() if k[0] != "_"} for step, row in history.items()}
     assert own == expected
 
     code, output = call(run, "--to", "wandb", "--project", "me/study")
