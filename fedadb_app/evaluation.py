@@ -59,7 +59,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class ClientEvaluation:
-    """What a client tells of its held-out samples, and in `validation` of those that choose a round.
+    """What a client tells of its held-out samples, in `validation` of those that choose a round.
 
     `metrics` and `classes` are those that may leave it (`fedadb_app.disclosure`).
     """

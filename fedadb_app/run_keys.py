@@ -206,8 +206,8 @@ class OutputKeys(Settings):
         "merged",
         pattern=r"^(merged|official|0?\.\d+)$",
         description="training images that no client trains on, for the server to choose by: none "
-        "(`merged`, the paper's), the data set's `official` part, or a fraction of each class, of a "
-        "node's own images for the node ([evaluation.md](evaluation.md))",
+        "(`merged`, the paper's), the data set's `official` part, or a fraction of each class; "
+        "where nodes have their own data, of each node's ([evaluation.md](evaluation.md))",
         json_schema_extra={
             "allowed": '"merged", "official" or a fraction from 0.01 to 0.5, as in "0.1"'
         },

@@ -144,9 +144,10 @@ class Claims:
         kept = (claim.held_out, claim.validation)
         if 1 <= claim.train <= most and all(0 <= number <= most for number in kept):
             return ""
+        more = f" and {claim.validation} for validation" if claim.validation else ""
         return (
-            f"it claims {claim.train} training and {claim.held_out} held-out samples "
-            f"{f'and {claim.validation} for validation, ' if claim.validation else ''}but 1 to max-examples={most} are allowed"
+            f"it claims {claim.train} training and {claim.held_out} held-out samples{more}, "
+            f"but 1 to max-examples={most} are allowed"
         )
 
 

@@ -157,10 +157,11 @@ TWELVE = SampleCounts(train=0, held_out=12)
 UNSENT = (np.arange(12) % 3, np.full((12, 3), 1 / 3, np.float32))
 
 
+TOLD = Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5, *UNSENT)
+
+
 def evaluation_reply() -> Message:
-    asked = evaluate_message(evaluate_content(3, to_arrays(MODEL)), 11)
-    found = Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5, *UNSENT)
-    return evaluate_reply(asked, found, Sharing())
+    return evaluate_reply(asked(), TOLD, Sharing())
 
 
 def test_a_model_to_evaluate_travels():
@@ -204,10 +205,8 @@ def test_counts_that_cannot_be(change, words):
 
 
 def validated_reply() -> Message:
-    message = evaluate_message(evaluate_content(3, to_arrays(MODEL)), 11)
-    held_out = Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5, *UNSENT)
     few = Evaluation(np.array([1, 0, 0]), np.array([2, 1, 1]), 0.25, *(a[:4] for a in UNSENT))
-    return evaluate_reply(message, held_out, Sharing(classes=True), few)
+    return evaluate_reply(asked(), TOLD, Sharing(classes=True), few)
 
 
 def test_a_validation_part_is_counted_beside_and_never_per_class():

@@ -1,4 +1,4 @@
-"""The test images, and the sites, on a run's page: counts by hand, and what cannot be drawn is said."""
+"""Test images and sites on a run's page: counts by hand, and what cannot be drawn is said."""
 
 import shutil
 

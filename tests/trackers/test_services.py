@@ -36,11 +36,10 @@ def server(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     stores = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
-    stores += ["--artifacts-destination", str(folder / "artifacts")]
+    stores += ["--artifacts-destination", str(folder / "artifacts"), "--workers", "1"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [SERVER, "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-            + stores,
+            [SERVER, "server", "--host", "127.0.0.1", "--port", str(port), *stores],
             stdout=log,
             stderr=log,
             cwd=folder,
