@@ -1,5 +1,6 @@
 """`fedadb log`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +11,7 @@ import typer
 from fedadb_app.cli.common import one_sentence, out
 from fedadb_app.errors import ConfigError
 
-_OPTIONS = {
+_OPTIONS: Mapping[str, Sequence[str]] = {
     "mlflow": ("--tracking-uri", "--experiment", "--models"),
     "wandb": ("--project", "--models"),
     "tensorboard": (),
