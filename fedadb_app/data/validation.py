@@ -71,4 +71,5 @@ def draw_fraction(config: RunConfig, dataset: ImageDataset, rows: Rows) -> Rows:
     per_class = [np.flatnonzero(labels == c) for c in range(dataset.num_classes)]
     sizes = [max(0, min(round(share * len(of)), len(of) - 1)) for of in per_class]
     drawn = [rng.permutation(of)[:n] for of, n in zip(per_class, sizes, strict=True)]
-    return rows[np.sort(np.concatenate(drawn))]
+    kept: Rows = rows[np.sort(np.concatenate(drawn))]
+    return kept

@@ -39,8 +39,9 @@ def log_to_mlflow(handed: Handed, tracking_uri: str, experiment: str) -> str:
             "--tracking-uri http://localhost:5000, or set MLFLOW_TRACKING_URI"
         )
     mlflow = library("mlflow")
-    # By default a server that is not there is asked for minutes.
+    # By default a server that is not there is asked for minutes, and each run's end is printed.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
     try:
         return _logged(mlflow, mlflow.MlflowClient(address), handed, address, name)

@@ -75,6 +75,7 @@ def _logged(wandb: Any, handed: Handed, identity: str, project: str) -> str:  # 
     for path in handed.files:
         kept.add_file(str(path), name=path.name)
     run.log_artifact(kept)
-    address, folder = run.url, Path(run.dir).parent
+    folder = Path(run.dir).parent
+    sent = f"{folder}; `wandb sync` with this folder sends it" if run.offline else run.url
     run.finish(exit_code=0 if handed.completed else 1)
-    return address or f"{folder}; `wandb sync` with this folder sends it"
+    return str(sent)

@@ -43,6 +43,7 @@ def server(tmp_path_factory):
             stdout=log,
             stderr=log,
             cwd=folder,
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             start_new_session=True,
         )
         address = f"http://127.0.0.1:{port}"
