@@ -169,28 +169,40 @@ def test_wandb_keeps_a_run_for_later_once(run, call, monkeypatch):
 
 def read_back(record):
     """History by step, configuration and summary of W&B's own file of an offline run."""
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
+    from wandb.proto.wandb_internal_pb2 import Record
 
-    store = DataStore()
-    store.open_for_scan(str(record))
     history, config, summary = {}, {}, {}
-    while data := store.scan_data():
-        entry = wandb_internal_pb2.Record()
-        entry.ParseFromString(data)
+    for data in logged(record.read_bytes()):
+        entry = Record.FromString(data)
         kind = entry.WhichOneof("record_type")
         if kind == "history":
-            items = {
-                ".".join(i.nested_key) or i.key: json.loads(i.value_json)
-                for i in entry.history.item
-            }
-            history[entry.history.step.num] = items
+            history.setdefault(entry.history.step.num, {}).update(named(entry.history.item))
         elif kind in ("config", "run"):
-            update = entry.config.update if kind == "config" else entry.run.config.update
-            config |= {i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in update}
+            config |= named((entry.config if kind == "config" else entry.run.config).update)
         elif kind == "summary":
-            summary |= {
-                i.key or ".".join(i.nested_key): json.loads(i.value_json)
-                for i in entry.summary.update
-            }
+            summary |= named(entry.summary.update)
     return history, config, summary
+
+
+def named(items):
+    return {i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in items}
+
+
+def logged(content):
+    """Yield the records of a LevelDB log, which begins here with seven bytes of W&B's own.
+
+    In blocks of 32 KiB, each piece with four bytes of checksum, two of length, one of kind: 1 is a
+    whole record, 2, 3 and 4 are the first, a middle and the last piece of one.
+    """
+    at, pieces = 7, b""
+    while at + 7 <= len(content):
+        left = 2**15 - at % 2**15
+        length, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        if left < 7 or kind == 0:  # the rest of a block
+            at += left
+            continue
+        pieces += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield pieces
+            pieces = b""
