@@ -8,8 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedadb_app.cli.common import one_sentence, out
+from fedadb_app.cli.console import one_sentence, out
 from fedadb_app.errors import ConfigError
+from fedadb_app.report.write_report import write_report
+from fedadb_app.trackers.handed import read_handed
+from fedadb_app.trackers.to_mlflow import log_to_mlflow
+from fedadb_app.trackers.to_tensorboard import log_to_tensorboard
+from fedadb_app.trackers.to_wandb import log_to_wandb
 
 _OPTIONS: Mapping[str, Sequence[str]] = {
     "mlflow": ("--tracking-uri", "--experiment", "--models"),
@@ -38,12 +43,6 @@ def log(
     ] = False,
 ) -> None:
     """Hand a run over to MLflow, Weights & Biases or TensorBoard, once."""
-    from fedadb_app.report.write_report import write_report  # here: other commands start sooner
-    from fedadb_app.trackers.handed import read_handed
-    from fedadb_app.trackers.to_mlflow import log_to_mlflow
-    from fedadb_app.trackers.to_tensorboard import log_to_tensorboard
-    from fedadb_app.trackers.to_wandb import log_to_wandb
-
     with one_sentence(), TemporaryDirectory() as temporary:
         given = {
             "--tracking-uri": tracking_uri,
