@@ -4,7 +4,8 @@
 
 What a key means, its default and what it may be stand in one place: the classes of
 fedadb_app/run_keys.py and of each method; what a module is for, in the first paragraph of its
-docstring. tests/test_tables_of_keys.py holds the files equal.
+docstring; what was measured, in results/ (docs/add_results.py). tests/test_tables_of_keys.py holds
+the files equal.
 """
 
 import ast
@@ -16,12 +17,16 @@ from typing import Any
 
 import tomli_w
 
+from fedadb_app.comparison.tables import mean_and_std
 from fedadb_app.config import RunConfig, Scalar
+from fedadb_app.runs.tables import read_table
 from fedadb_app.settings import allowed
 from fedadb_app.study import Study
-from strategies.registry import METHODS, STRATEGIES
+from strategies.registry import METHODS, STRATEGIES, method_title
+from strategies.tunable import LEARNING_RATE, OneOf
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
 BASELINES = [name for name in METHODS if name != "fedadb" and METHODS[name].params.defaults()]
 
 
@@ -59,6 +64,51 @@ def study_keys() -> str:
     return "\n".join(rows)
 
 
+def spaces() -> str:
+    """Return the table of what `fedadb tune` chooses of each method."""
+    rows = ["| key | default | from | to | scale |", "|---|---|---|---|---|"]
+    for prefix, own, defaults in (
+        ("", {"learning-rate": LEARNING_RATE}, RunConfig.defaults()),
+        *((f"{name}.", m.tunable, m.params.defaults()) for name, m in METHODS.items()),
+    ):
+        for key, of in own.items():
+            begin = f"| `{prefix}{key}` | `{_toml(defaults[key])}`"
+            if isinstance(of, OneOf):
+                rows.append(f"{begin} | one of {', '.join(map(str, of.values))} | | |")
+            else:
+                rows.append(f"{begin} | {of.low:g} | {of.high:g} | {'log' if of.log else ''} |")
+    return "\n".join(rows)
+
+
+def results(path: Path) -> str:
+    """Return what ``results/*.csv`` says: each method's mean over seeds, and each run's origin."""
+    file = read_table(path.read_text())
+    cells = [dict(zip(file.header, row, strict=True)) for row in file.rows]
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for one in cells:
+        groups.setdefault((one["alpha"], one["method"]), []).append(one)
+    shown = ("last50", "final", "best5", "forgetting", "reported_accuracy")
+    titles = ("last 50", "final", "best five rounds", "forgetting", "reported round")
+    lines = [f"| method | alpha | seeds | rounds | {' | '.join(titles)} |", "|---" * 9 + "|"]
+    for (alpha, method), of_one in groups.items():
+        rounds = ", ".join(dict.fromkeys(one["rounds"] for one in of_one))
+        numbers = [
+            mean_and_std([float(one[name]) for one in of_one])
+            if all(one[name] for one in of_one)
+            else "–"
+            for name in shown
+        ]
+        begin = f"| {method_title(method)} | {alpha} | {len(of_one)} | {rounds}"
+        lines.append(f"{begin} | {' | '.join(numbers)} |")
+    lines += ["", "| run | configuration | commit | app | machine |", "|---|---|---|---|---|"]
+    for one in cells:
+        run = f"{one['method']}, alpha {one['alpha']}, seed {one['seed']}"
+        origin = (f"`{one[name]}`" for name in ("configuration", "commit", "app"))
+        lines.append(f"| {run} | {' | '.join(origin)} | {one['machine']} |")
+    commands = "\n".join(one["command"] for one in cells)
+    return "\n".join([*lines, "", "```bash", commands, "```"])
+
+
 def _toml(value: Scalar) -> str:
     return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
 
@@ -91,6 +141,8 @@ def tables() -> dict[str, str]:
         "keys of the baselines": table(*((f"{name}.", own[name]) for name in BASELINES)),
         "modules": modules(),
         "study keys": study_keys(),
+        "tunable values": spaces(),
+        **{f"results/{path.name}": results(path) for path in sorted(RESULTS.glob("*.csv"))},
     }
 
 
@@ -120,7 +172,7 @@ def editor_schema() -> Mapping[str, Any]:
 
 def files() -> dict[Path, str]:
     """Return path -> content of everything that is written here."""
-    names = ("run.md", "compare.md", "architecture.md", "deploy.md")
+    names = ("run.md", "compare.md", "tune.md", "results.md", "architecture.md", "deploy.md")
     pages = [ROOT / "docs" / name for name in names]
     schema = json.dumps(editor_schema(), indent=1, ensure_ascii=False) + "\n"
     return {page: with_tables(page.read_text()) for page in pages} | {

@@ -108,6 +108,11 @@ class RunConfig(
                 f"patience={self.patience} needs to know what better is: set select-by, as in "
                 f'select-by="val-accuracy"'
             )
+        if self.must_reach and not self.select_by:
+            raise ValueError(
+                f'must-reach="{self.must_reach}" needs to know what is to be reached: set '
+                f'select-by, as in select-by="val-accuracy"'
+            )
         return self
 
     def _validation_of_nodes(self, asked: str) -> None:
@@ -198,6 +203,12 @@ class RunConfig(
     def nodes_validate(self) -> bool:
         """Whether each node keeps a part of its own images for validation."""
         return self.validation != "merged" and self.own_data
+
+    @property
+    def rungs(self) -> dict[int, float]:
+        """Round -> what ``select-by`` must have reached by then, of ``must-reach``."""
+        pairs = (pair.split(":") for pair in self.must_reach.split(",") if pair)
+        return {int(number): float(value) for number, value in pairs}
 
     @property
     def server_evaluates(self) -> bool:

@@ -2,7 +2,7 @@
 
 Published are ``flwr.app``, ``flwr.clientapp`` (``.mod``), ``flwr.serverapp`` (``.strategy``) and
 ``flwr.simulation``; only this module imports anything else, and `flower_processes`, whose
-processes are Flower's own. What a ClientApp's process does not
+processes are Flower's own, and `simulation_workers`. What a ClientApp's process does not
 need is imported where it is used: it brings SQLAlchemy and HTTP clients, for which every process
 of a node would wait.
 """

@@ -67,10 +67,16 @@ class Simulation:
         Raises
         ------
         ConfigError
-            If clients ask for more CPUs than there are, unless ``RAY_ADDRESS`` names a cluster.
+            If clients ask for more CPUs than there are, unless ``RAY_ADDRESS`` names a cluster,
+            whose workers are as many as fit on its machines.
         """
         cpus = os.cpu_count() or 1
-        if os.environ.get("RAY_ADDRESS"):
+        if _on_a_cluster():
+            if self.workers:
+                raise ConfigError(
+                    f"--workers {self.workers}: a run on the Ray cluster that RAY_ADDRESS names "
+                    f"has as many workers as fit on its machines; leave --workers out"
+                )
             return
         if self.client_cpus > cpus:
             raise ConfigError(
@@ -93,6 +99,11 @@ class Simulation:
         """
         if jobs == 1 or self.workers:
             return self
+        if _on_a_cluster():
+            raise ConfigError(
+                f"--jobs {jobs}: a run takes all workers of the Ray cluster that RAY_ADDRESS "
+                f"names, so others would wait for it; use --jobs 1"
+            )
         share = (os.cpu_count() or 1) // jobs
         if share < self.client_cpus:
             raise ConfigError(
@@ -109,6 +120,10 @@ class Simulation:
             f"num-supernodes={self.num_supernodes} client-resources-num-cpus={self.client_cpus} "
             f"client-resources-num-gpus={self.client_gpus}{workers}"
         )
+
+
+def _on_a_cluster() -> bool:
+    return os.environ.get("RAY_ADDRESS", "local") != "local"
 
 
 def checked_values(app: Path, overrides: Mapping[str, Scalar]) -> dict[str, Scalar]:

@@ -38,6 +38,27 @@ LARGEST: Mapping[str, float] = {
 
 BESIDE_ACCURACY = tuple(name for name in BETTER if name != "accuracy")
 
+
+def missed_rung(rungs: Mapping[int, float], number: int, best: float, better: int) -> int | None:
+    """Return the first of some rounds by which a metric has not reached what it had to.
+
+    Parameters
+    ----------
+    rungs : Mapping[int, float]
+        Round -> the value that had to be reached by then.
+    number : int
+        The round that has ended; later rungs are still to come.
+    best : float
+        The metric's best value so far; one that is not a number has reached nothing.
+    better : int
+        As in `BETTER`.
+    """
+    for rung in sorted(rungs):
+        if rung <= number and not better * (best - rungs[rung]) >= 0:
+            return rung
+    return None
+
+
 NEED_EVERY_CLASS = ("balanced-accuracy", "macro-f1", "auc")
 """Means over classes."""
 

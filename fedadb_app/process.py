@@ -35,14 +35,20 @@ def release_freed_memory(server_round: int) -> None:
 
 
 def prepare_simulation(bundle: Path) -> None:
-    """Let a simulation start a Ray of its own, whose workers run the code that this run brought.
+    """Let a simulation have Ray workers that run the code that this run brought.
 
     Flower loads the ClientApp before it starts Ray. Ray would join whatever cluster
     ``/tmp/ray/ray_current_cluster`` names, another user's too, and wait there for CPUs; a cluster
     that ``RAY_ADDRESS`` names is one that somebody has chosen. Ray's workers import the ClientApp
     by its module's name and look first in the folder in which Ray is started: that of the user's
-    first `flwr run`, with whatever ``client_app.py`` lies there.
+    first `flwr run`, with whatever ``client_app.py`` lies there. On another machine of a cluster
+    that folder does not exist: there they get the bundle from Ray (docs/scale.md).
     """
-    if Path(sys.argv[0]).stem == "flwr-simulation":
-        os.environ.setdefault("RAY_ADDRESS", "local")
-        os.chdir(bundle)
+    if Path(sys.argv[0]).stem != "flwr-simulation":
+        return
+    from fedadb_app import simulation_workers  # it needs Ray, which a SuperNode need not have
+
+    os.chdir(bundle)
+    simulation_workers.keep_living_workers()
+    if os.environ.setdefault("RAY_ADDRESS", "local") != "local":
+        simulation_workers.join_cluster(bundle)

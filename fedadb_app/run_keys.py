@@ -223,6 +223,13 @@ class OutputKeys(Settings):
         description="stop when so many evaluated rounds in a row were no better by `select-by`; "
         "`0` = never",
     )
+    must_reach: str = Field(
+        "",
+        pattern=r"^([1-9]\d*:\d+(\.\d+)?(,[1-9]\d*:\d+(\.\d+)?)*)?$",
+        description="stop after such a round unless `select-by` has been so good by then; "
+        "`fedadb tune` sets it ([tune.md](tune.md#ending-hopeless-trials-early))",
+        json_schema_extra={"allowed": 'rounds and values, as in "10:45.5,20:51.2"'},
+    )
     output_dir: str = Field("", description='absolute folder for results; `""` = `~/fedadb-runs`')
     run_name: str = Field(
         "",

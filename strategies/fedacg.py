@@ -24,6 +24,7 @@ from fedadb_app.local_training import Trainer
 from strategies.fedavg import FedAvg
 from strategies.method import Method
 from strategies.server import Broadcast, RoundInputs, ServerUpdate
+from strategies.tunable import Range
 
 
 class FedACGParams(Settings):
@@ -86,4 +87,5 @@ METHOD = Method(
     trainer=FedACGTrainer,
     only_sgd="its momentum accelerates what clients' SGD does to the look-ahead model",
     server=FedACG,
+    tunable={"momentum": Range(0.5, 0.95, log=False), "beta": Range(1e-4, 0.1)},
 )

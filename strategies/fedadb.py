@@ -37,6 +37,7 @@ from strategies.fedadb_page import page_section
 from strategies.fedavg import FedAvg
 from strategies.method import Method
 from strategies.server import Broadcast, RoundInputs, ServerUpdate, Workbench
+from strategies.tunable import OneOf, Range
 
 _ANCHORS = "anchors"
 
@@ -241,5 +242,10 @@ METHOD = Method(
     captions={
         "accuracy_lcb_head": "Accuracy of the LCB's head",
         "accuracy_mean_of_heads": "Accuracy of both heads' mean",
+    },
+    tunable={
+        "anchors-per-class": OneOf((1, 2, 5)),
+        "anchor-learning-rate": Range(0.1, 10.0),
+        "anchor-noise": Range(0.1, 2.0),
     },
 )

@@ -25,6 +25,7 @@ from fedadb_app.models.classifier import ImageClassifier
 from fedadb_app.models.norm import frozen_running_statistics
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.tunable import Range
 
 
 class FedASAMParams(Settings):
@@ -80,4 +81,5 @@ METHOD = Method(
     trainer=FedASAMTrainer,
     only_sgd="the gradient of the perturbed point is that of a step of SGD",
     server=FedAvg,
+    tunable={"rho": Range(0.05, 2.0), "eta": Range(0.01, 0.5)},
 )

@@ -21,6 +21,7 @@ from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.tunable import Range
 
 
 class FedDecorrParams(Settings):
@@ -69,4 +70,5 @@ METHOD = Method(
     params=FedDecorrParams,
     trainer=FedDecorrTrainer,
     server=FedAvg,
+    tunable={"beta": Range(0.01, 1.0)},
 )

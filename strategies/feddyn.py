@@ -37,6 +37,7 @@ from strategies.fedavg import FedAvg
 from strategies.method import Method
 from strategies.movements import advance, recalled, with_drift
 from strategies.server import Broadcast, RoundInputs, ServerUpdate
+from strategies.tunable import Range
 
 _MEAN = "feddyn"
 
@@ -127,4 +128,5 @@ METHOD = Method(
     trainer=FedDynTrainer,
     only_sgd="its memory stands for gradients, and AdamW's rescaled steps do not follow them",
     server=FedDyn,
+    tunable={"alpha": Range(1e-3, 0.1)},
 )

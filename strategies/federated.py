@@ -223,7 +223,7 @@ class FederatedStrategy(Strategy):
     def evaluate_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate on the whole test set where the configuration asks for it; close the round.
 
-        Raises `EarlyStop` if ``patience`` has run out.
+        Raises `EarlyStop` where ``patience`` or ``must-reach`` ends the run.
         """
         if server_round == 0:  # Flower also asks before the first round
             return None
@@ -236,7 +236,7 @@ class FederatedStrategy(Strategy):
             checkpoint_of(self.run, self.clients, record.round, *models).write(folder.path)
         if settings.snapshot_every and record.round % settings.snapshot_every == 0:
             folder.write_snapshot(record.round, self.kept())
-        self.outcome.end_if_out_of_patience()
+        self.outcome.end_if_hopeless()
         known = settings.server_evaluates and not math.isnan(record.accuracy)
         return MetricRecord({"accuracy": record.accuracy, "loss": record.loss}) if known else None
 

@@ -30,6 +30,7 @@ from fedadb_app.models.classifier import StateDict
 from strategies.fedavg import FedAvg
 from strategies.method import Method
 from strategies.server import RoundInputs, ServerUpdate
+from strategies.tunable import Range
 
 
 class FedEXPParams(Settings):
@@ -87,4 +88,5 @@ METHOD = Method(
     trainer=Trainer,
     only_sgd="its extrapolation measures updates whose size follows the learning rate, as SGD's do",
     server=FedEXP,
+    tunable={"eps": Range(1e-4, 0.1)},
 )

@@ -30,6 +30,7 @@ from fedadb_app.local_training import Trainer
 from fedadb_app.models.classifier import ModelSpec
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.tunable import Range
 
 CLIP = 20.0
 """Largest L2 norm of a step's gradient."""
@@ -124,4 +125,5 @@ METHOD = Method(
     server=FedAvg,
     heads=frame_head,
     refuse=refuse,
+    tunable={"temperature": Range(0.05, 1.0)},
 )

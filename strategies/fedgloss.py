@@ -39,6 +39,7 @@ from strategies.fedavg import FedAvg
 from strategies.method import Method
 from strategies.movements import advance, recalled, with_drift
 from strategies.server import Broadcast, RoundInputs, ServerUpdate
+from strategies.tunable import Range
 
 _DIRECTION = "direction"
 
@@ -141,4 +142,9 @@ METHOD = Method(
     trainer=FedGloSSTrainer,
     only_sgd="its dual variables and perturbed gradients are those of steps of SGD",
     server=FedGloSS,
+    tunable={
+        "rho": Range(0.01, 0.5),
+        "rho-local": Range(0.01, 0.5),
+        "beta": Range(1.0, 1000.0),
+    },
 )

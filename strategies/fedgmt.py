@@ -36,6 +36,7 @@ from strategies.fedavg import FedAvg
 from strategies.method import Method
 from strategies.movements import with_drift
 from strategies.server import Broadcast, RoundInputs, ServerUpdate
+from strategies.tunable import Range
 
 _TRAJECTORY = "trajectory"
 
@@ -144,4 +145,9 @@ METHOD = Method(
     trainer=FedGMTTrainer,
     only_sgd="its dual variables stand for gradients, which AdamW's steps do not follow",
     server=FedGMT,
+    tunable={
+        "alpha": Range(0.5, 0.99, log=False),
+        "gamma": Range(0.1, 5.0),
+        "beta": Range(1.0, 100.0),
+    },
 )

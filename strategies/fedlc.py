@@ -25,6 +25,7 @@ from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.tunable import Range
 
 
 class FedLCParams(Settings):
@@ -57,4 +58,5 @@ METHOD = Method(
     params=FedLCParams,
     trainer=FedLCTrainer,
     server=FedAvg,
+    tunable={"tau": Range(0.01, 2.0)},
 )

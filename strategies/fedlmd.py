@@ -17,6 +17,7 @@ from torch import Tensor
 from strategies.fedavg import FedAvg
 from strategies.fedntd import FedNTDParams, FedNTDTrainer
 from strategies.method import Method
+from strategies.tunable import Range
 
 
 class FedLMDParams(FedNTDParams):
@@ -75,4 +76,5 @@ METHOD = Method(
     params=FedLMDParams,
     trainer=FedLMDTrainer,
     server=FedAvg,
+    tunable={"beta": Range(0.1, 5.0), "temperature": Range(0.5, 5.0)},
 )

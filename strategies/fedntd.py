@@ -21,6 +21,7 @@ from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer, frozen_copy
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.tunable import Range
 
 
 class FedNTDParams(Settings):
@@ -79,4 +80,5 @@ METHOD = Method(
     params=FedNTDParams,
     trainer=FedNTDTrainer,
     server=FedAvg,
+    tunable={"beta": Range(0.1, 5.0), "temperature": Range(0.5, 5.0)},
 )

@@ -19,6 +19,7 @@ from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.tunable import Range
 
 
 class FedProxParams(Settings):
@@ -50,4 +51,5 @@ METHOD = Method(
     params=FedProxParams,
     trainer=FedProxTrainer,
     server=FedAvg,
+    tunable={"mu": Range(1e-3, 1.0)},
 )

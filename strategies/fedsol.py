@@ -31,6 +31,7 @@ from fedadb_app.local_training import Trainer, frozen_copy, perturbed
 from fedadb_app.models.norm import frozen_running_statistics
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.tunable import Range
 
 TEMPERATURE = 3.0
 SAME = 1e-7
@@ -118,4 +119,5 @@ METHOD = Method(
     trainer=FedSOLTrainer,
     only_sgd="the gradient of the perturbed point is that of a step of SGD",
     server=FedAvg,
+    tunable={"rho": Range(0.05, 3.0)},
 )

@@ -30,6 +30,7 @@ from fedadb_app.data.batches import Batch
 from fedadb_app.local_training import Trainer, frozen_copy
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.tunable import Range
 
 TINY = 1e-9
 """Added to p in logarithms."""
@@ -96,4 +97,5 @@ METHOD = Method(
     params=FedVLSParams,
     trainer=FedVLSTrainer,
     server=FedAvg,
+    tunable={"distillation": Range(0.01, 1.0), "suppression": Range(5e-4, 0.05)},
 )

@@ -12,6 +12,7 @@ from fedadb_app.models.classifier import HeadBuilder, single_head
 from fedadb_app.runs.reader import RunFiles
 from fedadb_app.runs.sections import MethodSection
 from strategies.server import ServerHalf
+from strategies.tunable import Space
 
 if TYPE_CHECKING:  # they know a method
     from strategies.round import Round
@@ -66,6 +67,8 @@ class Method:
         the round's participants train.
     captions : Mapping[str, str]
         Name in ``diagnostics.csv`` -> what it is, for the names that the method writes.
+    tunable : Space
+        Which of its own values `fedadb tune` chooses: those that its paper tunes.
     """
 
     title: str
@@ -80,3 +83,4 @@ class Method:
     report: Callable[[RunFiles], MethodSection | None] = nothing_to_report
     train_in_one_place: "Callable[[ServerRun, int, Round, int], ClientUpdate] | None" = None
     captions: Mapping[str, str] = field(default_factory=dict)
+    tunable: Space = field(default_factory=dict)

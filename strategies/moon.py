@@ -27,6 +27,7 @@ from fedadb_app.local_training import Trainer, frozen_copy
 from fedadb_app.models.classifier import ImageClassifier
 from strategies.fedavg import FedAvg
 from strategies.method import Method
+from strategies.tunable import Range
 
 
 class MOONParams(Settings):
@@ -77,4 +78,5 @@ METHOD = Method(
     params=MOONParams,
     trainer=MOONTrainer,
     server=FedAvg,
+    tunable={"mu": Range(0.1, 10.0), "temperature": Range(0.1, 1.0)},
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fedadb_app.aggregation import in_types_of
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.local_training import Attachment
-from fedadb_app.metrics import BETTER
+from fedadb_app.metrics import BETTER, missed_rung
 from fedadb_app.models.classifier import StateDict
 from fedadb_app.runs.checkpoint import Checkpoint
 from fedadb_app.runs.predictions import Predictions
@@ -23,7 +23,7 @@ Found = Mapping[Part, Evaluation]
 
 
 class EarlyStop(Exception):  # noqa: N818 - no error: the run ends well
-    """A run's patience has run out; the text says of what."""
+    """A run ends before its last round; the text says why."""
 
 
 class Outcome:
@@ -108,22 +108,31 @@ class Outcome:
             "test": {name: value for name, value in values.items() if value is not None},
         }
 
-    def end_if_out_of_patience(self) -> None:
-        """End the run where ``patience`` says so.
+    def end_if_hopeless(self) -> None:
+        """End the run where ``must-reach`` or ``patience`` says so.
 
         Raises
         ------
         EarlyStop
-            If so many evaluated rounds in a row were no better than the chosen one.
+            If no round so far was as good as it had to be by now, or so many evaluated rounds in a
+            row were no better than the chosen one.
         """
         config = self._run.config
-        if not config.patience or self._waited < config.patience or self._last is None:
+        if self._last is None or self._last[0] >= config.num_server_rounds:
             return
-        since = f"than in round {self._chosen[0]}" if self._chosen else "as it was never known"
-        if self._last[0] < config.num_server_rounds:
+        begin = f"stopped early after round {self._last[0]}"
+        better = BETTER.get(self._metric, 1)
+        rung = missed_rung(config.rungs, self._last[0], self._value, better)
+        if rung is not None:
             raise EarlyStop(
-                f"stopped early after round {self._last[0]} (patience={config.patience}): "
-                f"{config.select_by} was no better in {self._waited} evaluated rounds {since}"
+                f"{begin} (must-reach): {config.select_by} was at best {self._value:.6g}, and had "
+                f"to be {config.rungs[rung]:.6g} by round {rung}"
+            )
+        if config.patience and self._waited >= config.patience:
+            since = f"than in round {self._chosen[0]}" if self._chosen else "as it was never known"
+            raise EarlyStop(
+                f"{begin} (patience={config.patience}): {config.select_by} was no better in "
+                f"{self._waited} evaluated rounds {since}"
             )
 
     def write(self) -> None:

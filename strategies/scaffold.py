@@ -32,6 +32,7 @@ from fedadb_app.local_training import Attachment, Trainer
 from strategies.fedavg import FedAvg
 from strategies.method import Method
 from strategies.server import Broadcast, RoundInputs, ServerUpdate, Workbench
+from strategies.tunable import Range
 
 _CONTROL = "control"
 
@@ -142,4 +143,5 @@ METHOD = Method(
     trainer=SCAFFOLDTrainer,
     only_sgd="its control variates are read off how far steps of SGD go",
     server=SCAFFOLD,
+    tunable={"server-learning-rate": Range(0.1, 2.0)},
 )

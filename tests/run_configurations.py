@@ -56,6 +56,7 @@ ADDED = {
     "validation",
     "select-by",
     "patience",
+    "must-reach",
 }
 OTHERWISE = {"fraction-evaluate": 1.0}
 """Where docs/decisions.md departs from that table."""

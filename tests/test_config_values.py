@@ -50,6 +50,7 @@ TEXT = [
     "classes",
     "image-shape",
     "patient-pattern",
+    "must-reach",
     "output-dir",
     "run-name",
     "fedadb.beta",

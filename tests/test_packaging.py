@@ -51,9 +51,9 @@ def test_a_superlink_installs_nothing():
 
 
 def test_what_is_imported_is_declared():
-    declared = names(PYPROJECT["project"]["dependencies"]) | {"tomli-w", "click"}  # of flwr
+    declared = names(PYPROJECT["project"]["dependencies"]) | {"tomli-w", "click", "ray"}  # of flwr
     # An extra that is imported where it is needed, with a sentence where it is not there.
-    for extra in ("nifti", "timm", "export"):
+    for extra in ("nifti", "timm", "export", "tune"):
         declared |= names(PYPROJECT["project"]["optional-dependencies"][extra])
     distribution = {
         "PIL": "pillow",

@@ -107,9 +107,14 @@ def test_a_simulation_joins_no_cluster_but_a_chosen_one(monkeypatch, tmp_path, c
     if chosen:
         monkeypatch.setenv("RAY_ADDRESS", chosen)
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/flwr-simulation"])
+    joined = []
+    monkeypatch.setattr("ray.init", lambda **given: joined.append(given))
+    monkeypatch.setattr("fedadb_app.simulation_workers.keep_living_workers", lambda: None)
     prepare_simulation(REPOSITORY)
     assert os.environ["RAY_ADDRESS"] == used
     assert Path.cwd() == REPOSITORY
+    brought = {"runtime_env": {"working_dir": str(REPOSITORY)}}
+    assert joined == ([brought] if chosen else [])
 
 
 def test_other_processes_are_left_as_they_are(monkeypatch, tmp_path):

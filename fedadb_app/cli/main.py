@@ -42,6 +42,10 @@ COMMANDS = {
     "compare": Entry(
         "compare:compare", "Run every method with every seed and alpha, and set them side by side."
     ),
+    "tune": Entry(
+        "tune:tune",
+        "Choose the values of every method on validation images, with the same budget for all.",
+    ),
     "report": Entry(
         "report:report", "Write one HTML page about a run or a comparison, finished or not."
     ),

@@ -68,5 +68,6 @@ def watch(
         raise
     look()
     if parent is not None:
+        progress.advance(parent, 1 - shown / rounds)  # it may have ended before its last round
         progress.remove_task(task)
     return status

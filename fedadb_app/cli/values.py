@@ -4,9 +4,12 @@ import re
 from collections.abc import Mapping
 
 from fedadb_app.assignments import parse_assignments
+from fedadb_app.cli.options import names
+from fedadb_app.comparison.tuned import TUNED_FOR
 from fedadb_app.config import Scalar
 from fedadb_app.errors import ConfigError
 from fedadb_app.flower_run import Simulation
+from strategies.registry import METHODS
 
 _FOR_ONE = re.compile(r"\s*([\w-]+):\s+(.+)", re.DOTALL)
 
@@ -24,7 +27,8 @@ def parse_by_method(
 ) -> tuple[dict[str, Scalar], dict[str, dict[str, Scalar]]]:
     """Join what several --run-config say to all methods, and what to one: ``fedsol: key=value``.
 
-    A file says so in a table, ``[methods.fedsol]``.
+    A file says so in a table, ``[methods.fedsol]``. What a file of `fedadb tune` was made for is
+    left out: here its values are taken whatever the data are.
 
     Raises
     ------
@@ -42,9 +46,21 @@ def parse_by_method(
             if key.startswith("methods."):
                 name, _, key = key.removeprefix("methods.").partition(".")
                 own.setdefault(name, {})[key] = value
-            else:
+            elif not key.startswith(f"{TUNED_FOR}."):
                 shared[key] = value
     return shared, own
+
+
+def methods_of(text: str) -> list[str]:
+    """Return each method that ``--strategies`` names once; ``all`` names all methods.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    named = names("--strategies", text)
+    return list(dict.fromkeys(m for n in named for m in (METHODS if n == "all" else [n])))
 
 
 def simulation_of(

@@ -55,7 +55,7 @@ def open_folder(folder: Path, grid: Grid, patience: float = 0) -> FileLock:
     methods = of_others | {name: dict(table) for name, table in grid.own.items()}
     if not before["federation"] or methods != before["methods"]:
         content = {**(before if before["federation"] else grid.shared()), "methods": methods}
-        replace(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
+        replace(folder / f"{grid.kind}.json", (json.dumps(content, indent=1) + "\n").encode())
     return lock
 
 
@@ -78,7 +78,7 @@ def check_settings(folder: Path, grid: Grid) -> dict[str, dict[str, Any]]:
         If ``comparison.json`` is damaged.
     """
     now = grid.shared()
-    settings = folder / "comparison.json"
+    settings = folder / f"{grid.kind}.json"
 
     def parse(text: str) -> dict[str, dict[str, Any]]:
         content = json.loads(text)
@@ -87,7 +87,7 @@ def check_settings(folder: Path, grid: Grid) -> dict[str, dict[str, Any]]:
 
     before = read(settings, parse) if settings.exists() else None
     if before is None:
-        return {"run-config": {}, "federation": {}, "methods": {}}
+        return {table: {} for table in (*now, "methods")}
     differing = sorted(
         f"{table}.{key}"
         for table in now
@@ -97,7 +97,7 @@ def check_settings(folder: Path, grid: Grid) -> dict[str, dict[str, Any]]:
     )
     if differing:
         raise ConfigError(
-            f"{folder} holds a comparison with other settings ({', '.join(differing)}); "
+            f"{folder} holds a {grid.kind} with other settings ({', '.join(differing)}); "
             f"choose another --output"
         )
     return before

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedadb_app.assignments import app_defaults
 from fedadb_app.config import Scalar
@@ -59,6 +59,9 @@ class Grid:
     own : Mapping[str, Mapping[str, Scalar]]
         By method: overrides for its cells alone.
     """
+
+    kind: ClassVar[str] = "comparison"
+    """What its folder holds; the settings stand in ``<kind>.json``."""
 
     strategies: tuple[str, ...]
     alphas: tuple[float, ...]

@@ -20,6 +20,7 @@ from fedadb_app.comparison.grid import Cell, Grid
 from fedadb_app.comparison.plots import plot_classes, plot_curves
 from fedadb_app.comparison.readings import Reading, read_run
 from fedadb_app.comparison.tables import write_csv, write_markdown
+from fedadb_app.comparison.tuned import read_trials
 from fedadb_app.errors import DataError, FedADBError
 from fedadb_app.flower_run import FlowerRun, uninterrupted
 from fedadb_app.own_superlink import end_forsaken, own_superlink
@@ -28,11 +29,18 @@ from fedadb_app.runs.summary import read_summary
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended: what its run says if it counts, or the reason why it does not."""
+    """How a cell ended: what its run says if it counts, or the reason why it does not.
+
+    Attributes
+    ----------
+    failed : bool
+        Whether its run has itself ended as failed, which is an answer: it would end so again.
+    """
 
     cell: Cell
     reading: Reading | None
     reason: str = ""
+    failed: bool = False
 
 
 Watch = Callable[[FlowerRun, Path, Cell, Event], tuple[str, str]]
@@ -65,6 +73,7 @@ def run_comparison(
     jobs : int
         Runs side by side.
     """
+    trials = read_trials(folder)
     found: dict[Cell, Reading] = {}
     readings: list[Reading] = []
     for outcome in run_missing(folder, grid, app, watch, jobs):
@@ -72,7 +81,7 @@ def run_comparison(
             found[outcome.cell] = outcome.reading
             readings = [found[cell] for cell in grid.cells() if cell in found]
             write_csv(readings, folder / "comparison.csv")
-            write_markdown(readings, reference, folder / "comparison.md", grid.own)
+            write_markdown(readings, reference, folder / "comparison.md", grid.own, trials)
         yield outcome
     for alpha in grid.alphas:
         of_alpha = [found[c] for c in grid.cells() if c in found and c.alpha == alpha]
@@ -174,9 +183,11 @@ def run_cell(
                 status, details = watch(submitted, target, cell, stop)
             if status == "finished:completed" and is_complete(target):
                 return count(target, grid, cell)
-            reason = read_summary(target).get("reason") or details
+            summary = read_summary(target)
+            reason = summary.get("reason") or details
             set_aside(target)
-            return Outcome(cell, None, f"{status}: {reason}")
+            failed = summary.get("status") == "failed" and status == "finished:failed"
+            return Outcome(cell, None, f"{status}: {reason}", failed)
     except FedADBError as error:
         return Outcome(cell, None, str(error))
 

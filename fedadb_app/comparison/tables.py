@@ -10,6 +10,7 @@ from fedadb_app.analysis.convergence import TARGETS, rounds_to_targets, targets_
 from fedadb_app.analysis.table_files import latex, markdown
 from fedadb_app.assignments import as_assignments
 from fedadb_app.comparison.readings import Reading, mean_curve
+from fedadb_app.comparison.tuned import SENSITIVITY, sensitivity
 from fedadb_app.config import Scalar
 from fedadb_app.metrics import BETTER
 from fedadb_app.runs.atomic import replace
@@ -45,6 +46,7 @@ def write_markdown(
     reference: str,
     path: Path,
     own: Mapping[str, Mapping[str, Scalar]],
+    trials: Table | None = None,
 ) -> None:
     """Write the tables a reader wants, one set per alpha, and beside them as LaTeX.
 
@@ -58,6 +60,8 @@ def write_markdown(
         Where to.
     own : Mapping[str, Mapping[str, Scalar]]
         By method: the values that its runs alone have.
+    trials : Table or None
+        How these were tuned, where they were.
     """
     page, sources = ["# Comparison", ""], []
     if own:
@@ -66,6 +70,10 @@ def write_markdown(
         table = Table(["method", "values"], rows)
         page += [note, "", *markdown(table), ""]
         sources.append(latex(table, note))
+    if trials is not None:
+        table = sensitivity(trials)
+        page += ["## Tuning", "", SENSITIVITY, "", *markdown(table), ""]
+        sources.append(latex(table, f"Tuning. {SENSITIVITY}"))
     for alpha in sorted({r.cell.alpha for r in readings}):
         by_method: dict[str, list[Reading]] = {}
         for r in readings:

@@ -18,6 +18,7 @@ from fedadb_app.report.difference_sections import cost_section, significance_sec
 from fedadb_app.report.page_parts import Page, Section, rendered, shown, sources
 from fedadb_app.report.run_page import heat_map, holdings, method_sections, of_method
 from fedadb_app.report.svg import Picture
+from fedadb_app.report.tuning_section import tuning_section
 from fedadb_app.runs.reader import RunFiles, read_files
 from fedadb_app.runs.sections import MethodSection
 from fedadb_app.runs.summary import numbers_as_text
@@ -36,6 +37,7 @@ def comparison_page(folder: Path) -> Page:
     prose = read_or_note(folder / "comparison.md", rendered, faults)
     latex = sources(folder, "comparison.tex", faults)
     tests = significance_section(folder, faults)
+    tuning = tuning_section(folder, faults)
     notes += faults.values()
     named = {f"{s}-alpha{a}-seed{i}" for s, a, i, *_ in (table.rows if table else ())}
     there = {r.cell.name for r in readings}
@@ -55,6 +57,7 @@ def comparison_page(folder: Path) -> Page:
             sources=latex,
         ),
         *tests,
+        *tuning,
     ]
     for alpha in sorted({r.cell.alpha for r in readings}):
         of_alpha = [r for r in readings if r.cell.alpha == alpha]

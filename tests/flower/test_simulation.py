@@ -124,12 +124,9 @@ def test_a_run_goes_on_without_failing_clients_and_takes_them_back(simulation, f
     assert "round 1: client 1 failed: the script says so" in log
     assert "round 1: client 2 failed: its model holds values that are not finite" in log
     assert "round 1: client 3 failed: tensor " in log
-    # A worker process that dies is known at once, not after round-timeout. But Flower puts it back
-    # into its pool, where it fails the clients that are given to it later.
+    # A worker process that dies is known at once, not after round-timeout; another takes its place.
     third = failing.rounds()[2]
-    assert int(third["clients"]) >= 1
-    assert int(third["failures"]) >= 1
-    assert int(third["clients"]) + int(third["failures"]) == 4
+    assert (third["clients"], third["failures"]) == ("3", "1")
     assert "round 3: client 1 failed: " in log
     assert "ActorDiedError" in log
     assert "no reply within round-timeout" not in log

@@ -153,3 +153,32 @@ def test_a_damaged_file_of_tests_is_named(comparison, tmp_path, name):
     page = page_of(comparison, tmp_path)
     assert f"{comparison / name} cannot be read: column" in page.text
     assert "Do the methods differ?" in page.text
+
+
+TRIALS = """method,trial,state,rounds,values,metric,value,chosen,best_by_2,reason
+fedavg,0,complete,4,learning-rate=0.01,val-accuracy,61.5,,40,
+fedavg,1,complete,4,learning-rate=0.05,val-accuracy,70.25,yes,50,
+fedavg,2,ended,2,learning-rate=0.002,val-accuracy,30,,30,
+fedadb,0,failed,0,learning-rate=0.01,val-accuracy,,,,not finite
+"""
+
+
+def test_a_comparison_shows_how_its_values_were_tuned(comparison, tmp_path):
+    (comparison / "trials.csv").write_text(TRIALS)
+    page = page_of(comparison, tmp_path)
+    assert cells(comparison / "trials.csv") in page.tables
+    dots = [a for a in page.alternatives() if a.startswith("Dot plot")]
+    chosen = "Chosen: trial 1, learning-rate=0.05."
+    assert dots == [
+        f"Dot plot. val-accuracy of FedAvg by trial: 0 61.5, 1 70.25, 2 30. {chosen}",
+        "Dot plot. val-accuracy of FedADB by trial: 0 failed.",
+    ]
+    assert "How the values were tuned" in html_of(comparison, tmp_path, drawn=True)
+
+
+def test_without_tuning_nothing_is_said_of_it(comparison, tmp_path):
+    assert "How the values were tuned" not in page_of(comparison, tmp_path).text
+    (comparison / "trials.csv").write_text("method,trial\nfedavg,0\n")
+    assert (
+        f"{comparison / 'trials.csv'} cannot be read: column" in page_of(comparison, tmp_path).text
+    )

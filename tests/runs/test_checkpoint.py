@@ -180,12 +180,14 @@ OTHER_TEXTS = {
     "patient-pattern": "{patient}_*",
     "validation": "0.1",
     "select-by": "val-accuracy",
+    "must-reach": "9:50",
 }
 
 # What a key is of no use without.
 NEEDED = {
     "select-by": {"validation": "0.1"},
     "patience": {"validation": "0.1", "select-by": "val-accuracy"},
+    "must-reach": {"validation": "0.1", "select-by": "val-accuracy"},
 }
 
 

@@ -1,4 +1,4 @@
-"""Which round validation chooses, what is kept of it, and when patience runs out."""
+"""Which round validation chooses, what is kept of it, and what ends a run early."""
 
 import logging
 from collections.abc import Sequence
@@ -123,6 +123,35 @@ def test_patience_that_runs_out_with_the_last_round_ends_nothing_early(values, r
     assert "reason" not in read_json(runs / "run" / "summary.json")
 
 
+def test_a_run_that_has_not_reached_what_it_had_to_ends_early_and_says_so(
+    values, runs, monkeypatch
+):
+    """Of eight images 4, 6 and 6 are right: 75 % is reached by round 2, 80 % is not by round 3."""
+    script(monkeypatch, [4, 6, 6, 8])
+    serve({**values, "num-server-rounds": 9, "must-reach": "2:75,3:80"})
+    found = read_json(runs / "run" / "summary.json")
+    assert (found["status"], found["rounds"]) == ("completed", 3)
+    assert found["reason"] == (
+        "stopped early after round 3 (must-reach): val-accuracy was at best 75, and had to be 80 "
+        "by round 3"
+    )
+    assert found["selection"]["chosen"]["round"] == 2
+
+
+def test_what_is_reached_early_need_not_be_held(values, runs, monkeypatch):
+    script(monkeypatch, [6, 4, 4, 4])
+    serve({**values, "num-server-rounds": 4, "must-reach": "3:75"})
+    assert read_json(runs / "run" / "summary.json")["rounds"] == 4
+
+
+def test_of_an_error_little_must_be_reached(values, runs, monkeypatch):
+    """Brier's score of half the images certain and wrong is 1."""
+    script(monkeypatch, [4, 4, 4])
+    what = {"select-by": "val-brier", "num-server-rounds": 3}
+    serve({**values, **what, "must-reach": "1:1.0,2:0.9"})
+    assert read_json(runs / "run" / "summary.json")["rounds"] == 2
+
+
 def test_a_resumed_run_keeps_the_choice(values, runs, monkeypatch):
     """Chosen in round 1, which only the checkpoint knows of; and patience goes on counting."""
     values = {**values, "num-server-rounds": 9, "checkpoint-every": 2, "patience": 3}
@@ -174,6 +203,14 @@ OWN = {"classes": "0,1,2,3", "image-shape": "1x28x28", "evaluate": "both"}
         (
             {"select-by": "", "patience": 3},
             "patience=3 needs to know what better is: set select-by",
+        ),
+        (
+            {"select-by": "", "must-reach": "3:50"},
+            'must-reach="3:50" needs to know what is to be reached: set select-by',
+        ),
+        *(
+            ({"must-reach": text}, f'must-reach="{text}" is not allowed: expected rounds and')
+            for text in ("50", "0:50", "3:", "3:x", "3:50,", "3:50;4:60", "3:-1", "3:nan")
         ),
         ({"patience": -1}, "patience=-1 is not allowed: expected a whole number at least 0"),
         ({"evaluate": "clients"}, 'which evaluate="clients" leaves out'),

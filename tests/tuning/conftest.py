@@ -1,0 +1,37 @@
+"""A small tuning of two methods."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers import REPOSITORY
+from tuning.cells import ROUNDS, Cells
+from typer.testing import CliRunner, Result
+
+from fedadb_app.cli import comparison_progress
+from fedadb_app.cli.main import main
+from fedadb_app.flower_run import Simulation
+from fedadb_app.tuning.plan import Tuning, checked_tuning
+
+VALUES = {"validation": "0.1", "num-server-rounds": ROUNDS}
+
+
+@pytest.fixture
+def tuning() -> Tuning:
+    """FedAvg and FedProx, ten trials each of eight rounds at most."""
+    methods, simulation = ["fedavg", "fedprox"], Simulation(4)
+    return checked_tuning(REPOSITORY, VALUES, methods, None, 0, simulation, 10, None)
+
+
+@pytest.fixture
+def tune(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Call a command that makes runs as `cells` says: `tune(cells, "tune", "--output", …)`."""
+
+    def call(cells: Cells, command: str, *arguments: str) -> Result:
+        def watch(bars, run, folder: Path, rounds, name, parent=None, stop=None):
+            return cells.watch(run, folder, type("Cell", (), {"name": name}), stop)
+
+        monkeypatch.setattr(comparison_progress, "watch", watch)
+        return CliRunner().invoke(main, [command, "--app", str(REPOSITORY), *arguments])
+
+    return call
