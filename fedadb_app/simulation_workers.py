@@ -16,7 +16,6 @@ from flwr.app import Context, Message
 from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool, pool_size_from_resources
 from ray import ObjectRef
-from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 Future = ObjectRef[Any]
@@ -25,7 +24,7 @@ Resources = dict[str, int | float]
 _KNOWN_AFTER = 60.0  # seconds; Ray looks after a machine every few seconds
 
 
-class LivingPool(BasicActorPool):  # type: ignore[misc]
+class LivingPool(BasicActorPool):
     """Flower's pool of workers, but for those whose process or machine has gone.
 
     Flower 1.42 puts such a worker back. It fails each client at once, is idle again, and so takes
@@ -82,7 +81,7 @@ class LivingPool(BasicActorPool):  # type: ignore[misc]
                 self._changed.notify_all()
 
 
-def _has_died(actor: ActorHandle[Any]) -> bool:
+def _has_died(actor: Any) -> bool:  # noqa: ANN401 - Ray makes its methods
     """Return whether a worker that could not be reached has died, as soon as Ray knows.
 
     A lost machine is known to be lost only some seconds later; until then a worker in its place
@@ -111,7 +110,7 @@ def _room(client_resources: Resources) -> int:
 
 def keep_living_workers() -> None:
     """Let Flower's Ray backend use the pool above."""
-    raybackend.BasicActorPool = LivingPool
+    vars(raybackend)["BasicActorPool"] = LivingPool
 
 
 def join_cluster(bundle: Path) -> None:

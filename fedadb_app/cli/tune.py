@@ -72,7 +72,6 @@ def tune(
             num_supernodes, client_cpus, client_gpus, {**app_defaults(app), **values}, workers
         )
         simulation.shared_by(jobs)
-        no_rungs = [] if rungs == "none" else None
         tuning = checked_tuning(
             app,
             values,
@@ -81,7 +80,7 @@ def tune(
             seed,
             simulation,
             trials,
-            numbers("--rungs", rungs, int) if rungs not in ("", "none") else no_rungs,
+            _rungs(rungs),
         )
         folder = output.expanduser().absolute()
         planned = [
@@ -99,6 +98,13 @@ def tune(
                 lambda watch: run_tuning(folder, tuning, app, watch, jobs),
             )
         _conclude(folder, tuning, outcomes)
+
+
+def _rungs(text: str) -> list[int] | None:
+    """Return what ``--rungs`` says; None for the tuning's own."""
+    if not text:
+        return None
+    return [] if text == "none" else numbers("--rungs", text, int)
 
 
 def _conclude(folder: Path, tuning: Tuning, outcomes: Sequence[Outcome]) -> None:

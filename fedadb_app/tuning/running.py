@@ -62,7 +62,7 @@ def _run(
     folder: Path, tuning: Tuning, app: Path, watch: Watch, jobs: int
 ) -> Iterator[tuple[Outcome, Tried | None]]:
     """Run some trials; yield each one's outcome, and how it counts unless it is to be run again."""
-    waiting = []
+    waiting: list[Trial] = []
     for trial in tuning.runs:
         reason = read(_failed(folder, trial), str.strip)
         if reason is None:
@@ -70,8 +70,8 @@ def _run(
         else:
             yield Outcome(trial, None, reason, failed=True), _tried(trial, reason=reason)
     for outcome in run_missing(folder, replace(tuning, runs=tuple(waiting)), app, watch, jobs):
+        assert isinstance(outcome.cell, Trial)
         trial = outcome.cell
-        assert isinstance(trial, Trial)
         if outcome.failed:
             write(_failed(folder, trial), f"{outcome.reason}\n".encode())
             yield outcome, _tried(trial, reason=outcome.reason)
