@@ -34,7 +34,8 @@ class Outcome:
     Attributes
     ----------
     failed : bool
-        Whether its run has itself ended as failed, which is an answer: it would end so again.
+        Whether its run has itself ended as failed in one of its rounds, which is an answer: it
+        would end so again. Before the first round, say for want of nodes, it is none.
     """
 
     cell: Cell
@@ -186,7 +187,8 @@ def run_cell(
             summary = read_summary(target)
             reason = summary.get("reason") or details
             set_aside(target)
-            failed = summary.get("status") == "failed" and status == "finished:failed"
+            begun = summary.get("status") == "failed" and int(summary["rounds"]) > 0
+            failed = begun and status == "finished:failed"
             return Outcome(cell, None, f"{status}: {reason}", failed)
     except FedADBError as error:
         return Outcome(cell, None, str(error))

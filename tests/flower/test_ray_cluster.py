@@ -31,6 +31,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         (decoy / name).write_text('WHOSE = "decoy"\nraise ImportError("another version")\n')
     processes = Processes(home=tmp_path)  # for its short folder, where sockets can lie
     folder = str(processes._ray)
+    processes.foreign_cluster.parent.mkdir()  # where Ray notes a cluster's address
     monkeypatch.setenv("RAY_TMPDIR", folder)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("PYTHONPATH", raising=False)

@@ -76,6 +76,9 @@ class Cells:
         if end == "lost":  # Flower's process has died, and the run says nothing of its end
             write_run(folder, [10.0], status="running")
             return "finished:failed", "the process is gone"
+        if end == "without nodes":
+            write_run(folder, [], status="failed")
+            return "finished:failed", "0 SuperNodes are connected"
         write_trial(folder, values, {})
         if end == "failed":
             summary = json.loads((folder / "summary.json").read_text())

@@ -118,8 +118,9 @@ def test_if_all_trials_of_a_method_fail_it_ends_with_a_sentence(monkeypatch, tmp
     assert own.keys() == {"fedprox"}
 
 
-def test_a_run_that_was_lost_ends_the_tuning_and_is_run_again(monkeypatch, tmp_path, tune):
-    cells = Cells(monkeypatch, {"fedavg-trial002": "lost"})
+@pytest.mark.parametrize("end", ["lost", "without nodes"])
+def test_a_run_that_was_lost_ends_the_tuning_and_is_run_again(monkeypatch, tmp_path, tune, end):
+    cells = Cells(monkeypatch, {"fedavg-trial002": end})
     arguments = ["tune", "--output", str(tmp_path), "--trials", "5", *SHARED]
     result = tune(cells, *arguments)
     assert result.exit_code == 1
