@@ -1,20 +1,19 @@
 """Flower ClientApp: unpack a message, hand it to the method's trainer, pack the reply."""
 
-from functools import lru_cache
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedadb_app import client_context as node
-from fedadb_app import messages
+from fedadb_app import evaluation_messages, messages
 from fedadb_app.aggregation import all_finite
 from fedadb_app.audited import audited
-from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import PartitionClaim, client_data, image_schema
 from fedadb_app.evaluation import evaluate
 from fedadb_app.local_training import LocalTask, choose_device
-from fedadb_app.models.classifier import ImageClassifier, ModelSpec, build_classifier, model_facts
+from fedadb_app.models.classifier import ModelSpec, model_facts
+from fedadb_app.personalisation import personalised
 from fedadb_app.process import keep_freed_memory, prepare_simulation, release_freed_memory
 from strategies.local_privacy import local_privacy
 from strategies.registry import STRATEGIES, read_run_config
@@ -47,10 +46,10 @@ def train(message: Message, context: Context) -> Message:
     held, device = node.configured_data(context, config), choose_device(config.device)
     global_model, instruction = messages.read_train(message)
     data = node.training_data(context, config, held, device, instruction)
-    model = _worker_model(config).to(device)
+    model = node.worker_model(config, method.heads).to(device)
     model.load_state_dict(global_model)
-    client = held.partition_id if isinstance(held, PartitionClaim) else context.node_id
-    memory = node.client_state(context, config, client, instruction)
+    client = node.identity(context, held)
+    memory = node.client_state(context, config, client, instruction.ancestors)
     state_round, state = memory.read(instruction.server_round)
     task = LocalTask(
         client=client,
@@ -75,21 +74,25 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 @node.or_refuse
 def evaluate_model(message: Message, context: Context) -> Message:
-    """Evaluate the received model on this client's held-out samples, and on those it keeps."""
-    config = node.at_this_node(context, read_run_config(context.run_config)[0])
-    device = choose_device(config.device)
-    data = client_data(config, node.configured_data(context, config), device)
-    server_round, received = messages.read_evaluate(message)
-    model = _worker_model(config).to(device)
+    """Evaluate the received model on this client's held-out samples; personalise the last one."""
+    shared, method, params = read_run_config(context.run_config)
+    config = node.at_this_node(context, shared)
+    held, device = node.configured_data(context, config), choose_device(config.device)
+    client, data = node.identity(context, held), client_data(config, held, device)
+    received, instruction = evaluation_messages.read_evaluate(message)
+    model = node.worker_model(config, method.heads).to(device)
     model.load_state_dict(received)
-    found = evaluate(model, data.held_out, config)
-    node.log_found(config, server_round, found)
+    if method.take_up is not None:
+        memory = node.client_state(context, config, client, instruction.ancestors)
+        method.take_up(model, memory.read(instruction.server_round + 1)[1])
+    heads = instruction.heads
+    found = evaluate(model, data.held_out, config, heads[1:])
+    node.log_found(config, instruction.server_round, found)
     validated = evaluate(model, data.validation, config) if data.validation else None
-    return messages.evaluate_reply(message, found, node.sharing(context, config), validated)
-
-
-@lru_cache(maxsize=1)
-def _worker_model(config: RunConfig) -> ImageClassifier:
-    """Build the model once a process; every message loads its own weights into it."""
-    spec = ModelSpec.of(config, image_schema(config))
-    return build_classifier(spec, config.seed, STRATEGIES[config.strategy].heads)
+    told = None
+    if heads and (after := personalised(model, config, client, data, heads)) is not None:
+        told = found.correct_of(heads), after
+        kept = (client, model.state_copy(), data.report)
+        node.keep_personalised(context, config, params, *kept)
+    sharing = node.sharing(context, config)
+    return evaluation_messages.evaluate_reply(message, found, sharing, validated, told)

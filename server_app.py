@@ -45,7 +45,8 @@ def main(grid: Grid, context: Context) -> None:
         dataset, schema = server_dataset(config), image_schema(config)
         if dataset:
             folder.identify(data=dataset.digest)
-        write_model_file(folder.path, ModelFile.of(config, schema, dataset))
+        report = None if dataset is None else dataset.report
+        write_model_file(folder.path, ModelFile.of(config, schema, report))
         model = fitting_model(config, method, schema, dataset)
         if config.weights:
             folder.identify(weights=load_weights(model, Path(config.weights).expanduser()))

@@ -4,26 +4,35 @@ All three are read from, or kept in, the `Context` that Flower hands to a Client
 """
 
 import logging
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
 from pathlib import Path
 
 import torch
 from flwr.app import ConfigRecord, Context, Message
 
 from fedadb_app import messages
-from fedadb_app.client_state import NOTES, StateFolder, refuse_changed_data
+from fedadb_app.client_state import NOTES, Ancestor, StateFolder, refuse_changed_data
 from fedadb_app.config import RunConfig
 from fedadb_app.data.batches import LocalData
 from fedadb_app.data.clients import ClientData, PartitionClaim, client_data, image_schema
+from fedadb_app.data.intake.report import IntakeReport
 from fedadb_app.data.prepared import cache_folder
 from fedadb_app.disclosure import Sharing
-from fedadb_app.errors import ConfigError, DataError, FedADBError
+from fedadb_app.errors import ConfigError, DataError, FedADBError, StorageError
 from fedadb_app.evaluation import Evaluation
 from fedadb_app.flower_internals import ClientAppCallable
-from fedadb_app.models.classifier import StateDict
+from fedadb_app.models.classifier import (
+    HeadBuilder,
+    ImageClassifier,
+    ModelSpec,
+    StateDict,
+    build_classifier,
+)
 from fedadb_app.refusals import refusal
-from fedadb_app.settings import validate
+from fedadb_app.runs.model_file import ModelFile
+from fedadb_app.runs.personal_model import personal_folder, write_personal_model
+from fedadb_app.settings import Settings, validate
 from fedadb_app.study import STUDY, read_study, refuse_beyond
 from fedadb_app.wire_arrays import to_arrays, to_state_dict
 
@@ -74,6 +83,11 @@ def configured_data(context: Context, config: RunConfig) -> PartitionClaim | Pat
     return PartitionClaim(int(claim[0]), int(claim[1]))
 
 
+def identity(context: Context, held: PartitionClaim | Path) -> int:
+    """Return who a client is: its part of a public data set, or Flower's id of its node."""
+    return held.partition_id if isinstance(held, PartitionClaim) else context.node_id
+
+
 def at_this_node(context: Context, config: RunConfig) -> RunConfig:
     """Return a run's configuration with what the node's ``--node-config`` says of its own files.
 
@@ -84,6 +98,12 @@ def at_this_node(context: Context, config: RunConfig) -> RunConfig:
     """
     own = {key: context.node_config[key] for key in _OWN_FILES if key in context.node_config}
     return validate(RunConfig, {**config.model_dump(by_alias=True), **own}) if own else config
+
+
+@lru_cache(maxsize=1)
+def worker_model(config: RunConfig, heads: HeadBuilder) -> ImageClassifier:
+    """Build the model once a process; every message loads its own weights into it."""
+    return build_classifier(ModelSpec.of(config, image_schema(config)), config.seed, heads)
 
 
 def training_data(
@@ -142,6 +162,41 @@ def log_found(config: RunConfig, server_round: int, found: Evaluation) -> None:
     logger.info("round %d, correct on this node: %s", server_round, per_class)
 
 
+def keep_personalised(
+    context: Context,
+    config: RunConfig,
+    params: Settings,
+    client: int,
+    state: StateDict,
+    report: IntakeReport | None,
+) -> None:
+    """Keep a client's own model on this machine, and say where; a full disk costs the model alone.
+
+    Parameters
+    ----------
+    context : Context
+        For the run's id.
+    config, params : RunConfig, Settings
+        The shared values and the method's own.
+    client : int
+        Its identity.
+    state : StateDict
+        The model.
+    report : IntakeReport or None
+        How its own images came in.
+    """
+    folder = personal_folder(config, context.run_id, client)
+    if folder is None:
+        return
+    inputs = ModelFile.of(config, image_schema(config), report)
+    try:
+        write_personal_model(folder, config, params.model_dump(by_alias=True), inputs, state)
+    except StorageError as error:
+        logger.error("the personalised model is lost: %s", error)
+        return
+    logger.info("the personalised model of this node: %s", folder)
+
+
 def or_refuse(answer: Callable[..., Message]) -> Callable[..., Message]:
     """Turn an error that someone at the node must mend into a sentence, here and at the server.
 
@@ -189,15 +244,15 @@ class ContextState:
 
 
 def client_state(
-    context: Context, config: RunConfig, client: int, instruction: messages.Instruction
+    context: Context, config: RunConfig, client: int, ancestors: Sequence[Ancestor]
 ) -> ContextState | StateFolder:
-    """Return where a client keeps its state between rounds."""
+    """Return where a client keeps its state between rounds; `ancestors` as in `StateFolder`."""
     if not config.client_state_dir:
         return ContextState(context)
     return StateFolder(
         config.client_state_dir,
         client,
         context.run_id,
-        instruction.ancestors,
+        ancestors,
         config.checkpoint_every,
     )

@@ -134,6 +134,26 @@ class RunConfig(
             )
 
     @model_validator(mode="after")
+    def _personalisation(self) -> Self:
+        asked = f"personalise-epochs={self.personalise_epochs}"
+        if self.personalise_epochs and self.privacy != "none":
+            raise ValueError(
+                f'{asked} with privacy="{self.privacy}" would release what clients count on their '
+                f'own samples, without noise: use personalise-epochs=0 or privacy="none"'
+            )
+        if self.personalise_epochs and not self.clients_evaluate:
+            raise ValueError(
+                f'{asked} needs clients that evaluate, but evaluate="{self.evaluate}": use '
+                f'"clients" or "both"'
+            )
+        if self.personalise_epochs and self.patience:
+            raise ValueError(
+                f"{asked} is for the model of the last round, and with patience={self.patience} "
+                f"nobody knows which round that is: use patience=0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _nothing_without_noise(self) -> Self:
         if self.privacy != "none" and self.clients_evaluate:
             raise ValueError(

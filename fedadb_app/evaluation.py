@@ -31,9 +31,9 @@ class Evaluation:
     probabilities : numpy.ndarray
         Softmax of the logits, float32 ``(N, C)``. Like `labels` empty where no one model has been
         evaluated.
-    heads : Mapping[str, float]
+    correct_beside : Mapping[str, int]
         ``<name>_head`` for each further head that was asked for, and ``mean_of_heads`` for the mean
-        of their probabilities and the evaluated head's: percentage classified correctly.
+        of their probabilities and the evaluated head's: samples classified correctly.
     """
 
     correct: npt.NDArray[np.int64]
@@ -43,7 +43,20 @@ class Evaluation:
     probabilities: npt.NDArray[np.float32] = field(
         default_factory=lambda: np.empty((0, 0), np.float32)
     )
-    heads: Mapping[str, float] = field(default_factory=dict)
+    correct_beside: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def heads(self) -> dict[str, float]:
+        """Percentage classified correctly, of what `correct_beside` has."""
+        total = int(self.total.sum())
+        return {name: 100 * count / total for name, count in self.correct_beside.items()}
+
+    def correct_of(self, heads: Sequence[str]) -> list[int]:
+        """Return how many samples each head finds; the evaluated one is the first of `heads`."""
+        return [
+            int(self.correct.sum()),
+            *(self.correct_beside[f"{name}_head"] for name in heads[1:]),
+        ]
 
     @property
     def accuracy(self) -> float:
@@ -61,7 +74,8 @@ class Evaluation:
 class ClientEvaluation:
     """What a client tells of its held-out samples, in `validation` of those that choose a round.
 
-    `metrics` and `classes` are those that may leave it (`fedadb_app.disclosure`).
+    `metrics` and `classes` are those that may leave it (`fedadb_app.disclosure`); `personal`, where
+    it was asked, how many samples each head finds before and after fine-tuning.
     """
 
     num_examples: int
@@ -70,6 +84,7 @@ class ClientEvaluation:
     classes: tuple[Sequence[int], Sequence[int]] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     validation: "ClientEvaluation | None" = None
+    personal: tuple[Sequence[int], Sequence[int]] | None = None
 
 
 def evaluate(
@@ -106,8 +121,7 @@ def evaluate(
                 others = {name: model.heads[name](features).float() for name in other_heads}
                 beside.update(_correct_beside(logits, others, truth))
     total, labels = (known.cpu().numpy() for known in (data.class_counts, data.labels))
-    heads = {name: 100 * count / len(data) for name, count in beside.items()}
-    return Evaluation(correct, total, loss / len(data), labels, probabilities, heads)
+    return Evaluation(correct, total, loss / len(data), labels, probabilities, beside)
 
 
 def _correct_beside(logits: Tensor, others: Mapping[str, Tensor], truth: Tensor) -> dict[str, int]:

@@ -182,6 +182,13 @@ class TrainingKeys(Settings):
         description="the lineage's augmentation of local images: random horizontal flips; for "
         "some data sets more ([below](#the-papers-data-sets))",
     )
+    personalise_epochs: int = Field(
+        0,
+        ge=0,
+        description="after the last round each client that evaluates trains its own copy of the "
+        "model on, for so many epochs, and says what that gains; `0` = none "
+        "([use-a-model.md](use-a-model.md#a-model-for-each-site))",
+    )
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$",

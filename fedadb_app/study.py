@@ -45,7 +45,9 @@ class Study(Settings):
         "`data-dir` and `client-state-dir` must be one of them or lie in one",
     )
     max_rounds: int | None = Field(None, ge=1, description="largest `num-server-rounds`")
-    max_local_epochs: int | None = Field(None, ge=1, description="largest `local-epochs`")
+    max_local_epochs: int | None = Field(
+        None, ge=1, description="largest `local-epochs` and `personalise-epochs`"
+    )
     privacy: list[Literal["none", "central", "local"]] = Field(
         [], description="values of `privacy` that a run may have"
     )
@@ -118,7 +120,11 @@ def refuse_beyond(study: Study, config: RunConfig, node_config: Mapping[str, Sca
         if allowed and value not in allowed:
             raise _StudyError(key, f'it lists {", ".join(allowed)}, and the run has "{value}"')
     _refuse_paths(study, config, node_config)
-    for limit, key in (("max_rounds", "num_server_rounds"), ("max_local_epochs", "local_epochs")):
+    for limit, key in (
+        ("max_rounds", "num_server_rounds"),
+        ("max_local_epochs", "local_epochs"),
+        ("max_local_epochs", "personalise_epochs"),
+    ):
         most, asked = getattr(study, limit), getattr(config, key)
         if most is not None and asked > most:
             raise _StudyError(kebab(limit), f"it is {most}, and the run has {kebab(key)}={asked}")

@@ -6,14 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.app import Message
 
-from fedadb_app import messages
 from fedadb_app.config import RunConfig
 from fedadb_app.data.clients import validation_part, whole_test_part
 from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.data.registry import preparation_of
 from fedadb_app.evaluation import ClientEvaluation, Evaluation, evaluate
+from fedadb_app.evaluation_messages import (
+    EvaluateInstruction,
+    evaluate_content,
+    evaluate_message,
+    read_evaluate_reply,
+)
 from fedadb_app.metrics import metrics_of
 from fedadb_app.models.classifier import StateDict
+from fedadb_app.runs.personalised import Personalised, over_personalised, write_personalised
 from fedadb_app.runs.record import Part
 from fedadb_app.runs.sites import Site, over_sites, write_sites
 from fedadb_app.wire_arrays import content_bytes, to_arrays
@@ -39,11 +45,20 @@ def ask_evaluators(run: ServerRun, clients: Clients, this: Round) -> list[Messag
     this.evaluators = clients.for_evaluation(this.number)
     if not this.evaluators:
         return []
-    content = messages.evaluate_content(this.number, to_arrays(this.evaluated))
+    instruction = EvaluateInstruction(this.number, run.folder.ancestors, personal_heads(run, this))
+    content = evaluate_content(to_arrays(this.evaluated), instruction)
     this.record.bytes_down += content_bytes(content) * len(this.evaluators)
-    asked = [messages.evaluate_message(content, node) for node in this.evaluators]
+    asked = [evaluate_message(content, node) for node in this.evaluators]
     this.sent = asked
     return asked
+
+
+def personal_heads(run: ServerRun, this: Round) -> tuple[str, ...]:
+    """Return the heads for which clients personalise the round's model, the evaluated one first."""
+    config = run.config
+    if not config.personalise_epochs or this.number < config.num_server_rounds:
+        return ()
+    return run.model.evaluated_head, *this.other_heads
 
 
 def gather_evaluations(
@@ -53,10 +68,10 @@ def gather_evaluations(
     if not this.evaluators:
         return {}
     counts, record = clients.counts, this.record
+    classes, heads = run.schema.num_classes, personal_heads(run, this)
 
     def read(reply: Message, client: int) -> ClientEvaluation:
-        classes = run.schema.num_classes
-        return messages.read_evaluate_reply(reply, counts[client], classes)
+        return read_evaluate_reply(reply, counts[client], classes, len(heads))
 
     found = read_replies(this, this.evaluators, replies, read, clients.roster, run.config)
     record.diagnostics["evaluating_clients"] = len(found.usable)
@@ -65,6 +80,8 @@ def gather_evaluations(
     means = pooled(found.usable)
     if found.usable:
         _note_sites(run, this, found.usable)
+    if heads:
+        _note_personalised(run, found.usable, heads)
     if not means:
         logger.warning("round %d: no client could evaluate", this.number)
     elif run.config.server_evaluates:
@@ -89,6 +106,24 @@ def _note_sites(run: ServerRun, this: Round, answers: Mapping[int, ClientEvaluat
             }
         )
     write_sites(run.folder.path, this.number, sites, run.schema.class_names)
+
+
+def _note_personalised(
+    run: ServerRun, answers: Mapping[int, ClientEvaluation], heads: Sequence[str]
+) -> None:
+    sites = {
+        client: Personalised(answer.num_examples, *answer.personal)
+        for client, answer in answers.items()
+        if answer.personal is not None
+    }
+    if without := sorted(answers.keys() - sites.keys()):
+        logger.warning(
+            "clients %s have no personalised model: their training diverged",
+            ", ".join(map(str, without)),
+        )
+    if sites:
+        run.folder.personalised = over_personalised(sites, heads)
+        write_personalised(run.folder.path, sites, heads)
 
 
 def pooled(answers: Mapping[int, ClientEvaluation]) -> dict[str, float]:

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from fedadb_app.aggregation import ClientUpdate
 from fedadb_app.anchors import AnchorSettings
 from fedadb_app.config import RunConfig, Settings
 from fedadb_app.local_training import Trainer
-from fedadb_app.models.classifier import HeadBuilder, single_head
+from fedadb_app.models.classifier import HeadBuilder, ImageClassifier, single_head
 from fedadb_app.runs.reader import RunFiles
 from fedadb_app.runs.sections import MethodSection
 from strategies.server import ServerHalf
@@ -65,6 +67,9 @@ class Method:
     train_in_one_place : Callable or None
         (run, K, the round, images a pass) -> the model that the server has trained itself; None =
         the round's participants train.
+    take_up : Callable or None
+        (the received model, a client's state) -> nothing; makes of the model what the client
+        evaluates. None = the received model is evaluated.
     captions : Mapping[str, str]
         Name in ``diagnostics.csv`` -> what it is, for the names that the method writes.
     tunable : Space
@@ -82,5 +87,6 @@ class Method:
     refuse: Callable[[RunConfig, Any], None] = all_accepted
     report: Callable[[RunFiles], MethodSection | None] = nothing_to_report
     train_in_one_place: "Callable[[ServerRun, int, Round, int], ClientUpdate] | None" = None
+    take_up: Callable[[ImageClassifier, Mapping[str, Tensor]], None] | None = None
     captions: Mapping[str, str] = field(default_factory=dict)
     tunable: Space = field(default_factory=dict)

@@ -10,6 +10,7 @@ from strategies import (
     fedadb,
     fedasam,
     fedavg,
+    fedbn,
     feddecorr,
     feddyn,
     fedexp,
@@ -46,6 +47,7 @@ METHODS: Mapping[str, Method] = {
     "fedvls": fedvls.METHOD,
     "fedgmt": fedgmt.METHOD,
     "fedgloss": fedgloss.METHOD,
+    "fedbn": fedbn.METHOD,
     "fedadb": fedadb.METHOD,
 }
 

@@ -57,6 +57,7 @@ ADDED = {
     "select-by",
     "patience",
     "must-reach",
+    "personalise-epochs",
 }
 OTHERWISE = {"fraction-evaluate": 1.0}
 """Where docs/decisions.md departs from that table."""

@@ -71,8 +71,10 @@ def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
     }
     hospitals[100]["share-class-metrics"] = True  # its own, so that what may leave is seen to
     own = {**federation_of_nodes(classes=2), "run-name": "own", "validation": "0.4"}
+    own |= {"personalise-epochs": 1, "client-state-dir": str(tmp_path / "states")}
     if privacy != "none":  # clients do not evaluate: nothing would protect what they count
         own |= {"privacy": privacy, "evaluate": "none", "validation": "merged"}
+        own["personalise-epochs"] = 0
     built = federation(nodes=hospitals, **own)
     built.run()
     found |= sent(built)

@@ -8,17 +8,21 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from helpers import identical
 from message_cases import MODEL, asked, good_reply
 
+from fedadb_app.client_state import Ancestor
 from fedadb_app.data.clients import PartitionClaim, SampleCounts
 from fedadb_app.disclosure import Sharing
 from fedadb_app.evaluation import ClientEvaluation, Evaluation
-from fedadb_app.messages import (
+from fedadb_app.evaluation_messages import (
+    EvaluateInstruction,
     evaluate_content,
     evaluate_message,
     evaluate_reply,
-    identity_query,
-    identity_reply,
     read_evaluate,
     read_evaluate_reply,
+)
+from fedadb_app.messages import (
+    identity_query,
+    identity_reply,
     read_identity,
     read_train_reply,
     train_reply,
@@ -160,16 +164,22 @@ UNSENT = (np.arange(12) % 3, np.full((12, 3), 1 / 3, np.float32))
 TOLD = Evaluation(np.array([2, 0, 5]), np.array([3, 0, 9]), 0.5, *UNSENT)
 
 
-def evaluation_reply() -> Message:
-    return evaluate_reply(asked(), TOLD, Sharing())
+def asked_to_evaluate(**told) -> Message:
+    return evaluate_message(evaluate_content(to_arrays(MODEL), EvaluateInstruction(3, **told)), 11)
+
+
+def evaluation_reply(personal=None) -> Message:
+    return evaluate_reply(asked(), TOLD, Sharing(), personal=personal)
 
 
 def test_a_model_to_evaluate_travels():
-    message = evaluate_message(evaluate_content(3, to_arrays(MODEL)), 11)
+    told = {"ancestors": [Ancestor(5, 2)], "heads": ["agb", "lcb"]}
+    message = asked_to_evaluate(**told)
     assert (message.metadata.dst_node_id, message.metadata.message_type) == (11, "evaluate")
-    server_round, model = read_evaluate(message)
-    assert server_round == 3
+    model, instruction = read_evaluate(message)
+    assert instruction == EvaluateInstruction(3, **told)
     assert identical(model, MODEL)
+    assert list(read_evaluate(asked_to_evaluate())[1].heads) == []
 
 
 def test_an_evaluation_is_counts_a_loss_and_means_over_images():
@@ -230,6 +240,35 @@ def test_a_validation_part_that_cannot_be():
             read_evaluate_reply(wrong, SampleCounts(0, 12, 4), 3)
     with pytest.raises(RefusalError, match="num-examples=None, but this client holds 4"):
         read_evaluate_reply(evaluation_reply(), SampleCounts(0, 12, 4), 3)
+
+
+def test_counts_per_head_before_and_after_fine_tuning():
+    reply = evaluation_reply(([7, 5], [12, 0]))
+    metrics = dict(reply.content["metrics"])
+    assert (metrics["correct-before"], metrics["correct-after"]) == ([7, 5], [12, 0])
+    assert read_evaluate_reply(reply, TWELVE, 3, num_heads=2).personal == ([7, 5], [12, 0])
+    assert read_evaluate_reply(evaluation_reply(), TWELVE, 3, num_heads=2).personal is None
+    assert read_evaluate_reply(reply, TWELVE, 3).personal is None  # nobody asked
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"correct-after": [13, 0]},
+        {"correct-after": [-1, 0]},
+        {"correct-after": [1.0, 0.0]},
+        {"correct-after": [1]},
+        {"correct-before": 7},
+    ],
+)
+def test_counts_per_head_that_cannot_be(change):
+    reply = evaluation_reply(([7, 5], [12, 0]))
+    wrong = edited(metrics=lambda m: {**m, **change})(asked(), reply)[0]
+    with pytest.raises(UnusableReplyError, match="not 2 whole numbers up to 12"):
+        read_evaluate_reply(wrong, TWELVE, 3, num_heads=2)
+    del reply.content["metrics"]["correct-after"]
+    with pytest.raises(UnusableReplyError, match="not 2 whole numbers"):
+        read_evaluate_reply(reply, TWELVE, 3, num_heads=2)
 
 
 def test_an_evaluation_that_is_none():

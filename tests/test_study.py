@@ -56,6 +56,13 @@ def test_within_a_limit_a_run_is_allowed_and_beyond_it_refused(limit):
     assert "\n" not in str(no.value)
 
 
+def test_personalisation_is_local_training_too():
+    study = Study(max_local_epochs=5)
+    refuse_beyond(study, config(evaluate="clients", **{"personalise-epochs": 5}), {})
+    with pytest.raises(ConfigError, match=r"max-local-epochs: it is 5.*personalise-epochs=6"):
+        refuse_beyond(study, config(evaluate="clients", **{"personalise-epochs": 6}), {})
+
+
 def test_code_that_the_apps_hash_does_not_cover_needs_to_be_listed():
     own = config(model="nets:build")
     refuse_beyond(Study(), own, {})

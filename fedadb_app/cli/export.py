@@ -10,6 +10,7 @@ from fedadb_app.cli.console import one_sentence, out
 from fedadb_app.cli.predict import ModelOption
 from fedadb_app.inference.card import write_card
 from fedadb_app.inference.export import export_onnx, export_safetensors
+from fedadb_app.runs.summary import SUMMARY
 
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.")]
 
@@ -38,9 +39,12 @@ def export(
             said = f": as PyTorch on {export_onnx(saved, model, target, images)}"
         else:
             export_safetensors(saved, model, target)
-        card = write_card(saved, model, target.parent)
         out.print(f"{target}{said}", markup=False, soft_wrap=True)
-        out.print(str(card), markup=False, soft_wrap=True)
+        if (saved.folder / SUMMARY).exists():
+            card = str(write_card(saved, model, target.parent))
+        else:
+            card = "no model card: the folder has no record of a run, as that of a site's own model"
+        out.print(card, markup=False, soft_wrap=True)
 
 
 def card(

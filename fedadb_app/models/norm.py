@@ -62,6 +62,17 @@ class _GroupNormThen(nn.GroupNorm):
         return output
 
 
+def normalisation_tensors(net: nn.Module) -> tuple[str, ...]:
+    """Name what a net's state holds of normalisation layers: scale, shift, running statistics."""
+    kinds = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
+    return tuple(
+        f"{name}.{tensor}"
+        for name, module in net.named_modules()
+        if isinstance(module, kinds)
+        for tensor in module.state_dict()
+    )
+
+
 @contextmanager
 def frozen_running_statistics(model: nn.Module) -> Iterator[None]:
     """Leave running statistics as they are, for the second pass of a two-pass step."""

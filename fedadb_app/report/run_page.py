@@ -15,6 +15,7 @@ from fedadb_app.report import charts
 from fedadb_app.report.charts import Line
 from fedadb_app.report.evaluation_sections import evaluation_section, sites_section
 from fedadb_app.report.page_parts import Page, Section, ShownImage, shown
+from fedadb_app.report.site_sections import personalised_section
 from fedadb_app.report.svg import Picture
 from fedadb_app.runs.reader import RunFiles, read_files
 from fedadb_app.runs.sections import MethodSection
@@ -41,17 +42,19 @@ def run_page(folder: Path) -> Page:
     own = of_method(run)
     tested, not_tested = evaluation_section(run)
     sites, damaged_sites = sites_section(run)
+    personal, not_read = personalised_section(run)
     sections = [
         _learning(run),
         *tested,
         *sites,
+        *personal,
         _classes(run),
         holdings(run),
         *method_sections(run, own),
         _costs(run),
         Section("Configuration", values=_grouped(run.config)),
     ]
-    missing = [*_missing(run), *not_tested, *damaged_sites]
+    missing = [*_missing(run), *not_tested, *damaged_sites, *not_read]
     missing += [*own.faults, *own.notes] if own else []
     if missing:
         sections.append(Section("What is not here", notes=missing))

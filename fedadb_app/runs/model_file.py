@@ -9,8 +9,8 @@ from fedadb_app.config import RunConfig
 from fedadb_app.data.arrays import ImageSchema
 from fedadb_app.data.intake.intensity import Percentiles, parse_intensity
 from fedadb_app.data.intake.options import Frames, IntakeOptions, Resize, Transparency
+from fedadb_app.data.intake.report import IntakeReport
 from fedadb_app.data.preparation import Preparation
-from fedadb_app.data.prepared import ImageDataset
 from fedadb_app.data.registry import preparation_of
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.text_files import read
@@ -44,10 +44,9 @@ class ModelFile(Settings):
     transparency: Transparency
 
     @classmethod
-    def of(cls, config: RunConfig, schema: ImageSchema, dataset: ImageDataset | None) -> Self:
+    def of(cls, config: RunConfig, schema: ImageSchema, report: IntakeReport | None) -> Self:
         """Return what a run's images have in common, as they were prepared."""
         preparation = preparation_of(config.dataset)
-        report = None if dataset is None else dataset.report
         return cls(
             image_shape=schema.image_shape,
             class_names=schema.class_names,

@@ -1,17 +1,21 @@
-"""Where a run's numbers come from: the code, by hash and Git commit, its packages, the machine."""
+"""Where a run's numbers come from: its values, the code (hash, Git commit), packages, machine."""
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import tomli_w
 import torch
 
 from fedadb_app.app_hash import app_hash, running_app_hash
+from fedadb_app.config import RunConfig
 from fedadb_app.data.prepared import cache_folder
 from fedadb_app.errors import StorageError
 from fedadb_app.runs.atomic import replace
+from fedadb_app.settings import Scalar
 
 _PACKAGES = ("fedadb-app", "flwr", "ray", "torch", "torchvision", "medmnist", "numpy")
 _NO_CHECKOUT = "unknown: the app's folder is no checkout, only app-hash says which code it is"
@@ -19,6 +23,15 @@ _APP = Path(__file__).resolve().parents[2]
 
 _COMMITS = "commits"
 """In the user's cache: per hash of an app's code, as which commit it was last submitted."""
+
+
+def effective_values(
+    config: RunConfig, own: Mapping[str, Scalar], origin: Mapping[str, str] | None = None
+) -> str:
+    """Return ``config.toml``: every value, the versions here and, where given, `origin`."""
+    tables = config.model_dump(by_alias=True) | {config.strategy: dict(own)}
+    tables["packages"] = versions()
+    return tomli_w.dumps(tables if origin is None else {**tables, "origin": dict(origin)})
 
 
 def versions() -> dict[str, str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedadb_app.errors import DataError
+from fedadb_app.runs.personalised import personalised_in_words
 from fedadb_app.runs.text_files import read
 
 SUMMARY = "summary.json"
@@ -54,7 +55,7 @@ def in_words(summary: Mapping[str, Any]) -> str:
     if chosen:
         test = chosen["test"]["accuracy"]
         said.append(f"round {chosen['round']} {test} % (chosen by {chosen['by']})")
-    return ", ".join(said)
+    return ", ".join([*said, *personalised_in_words(summary.get("personalised", {}))])
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def parse_summary(text: str) -> dict[str, Any]:
     _ = content["status"], int(content["rounds"]), content["seconds"]
     if "selection" in content:
         _ = dict(dict(content["selection"]).get("chosen", {}))
+    personalised_in_words(dict(content.get("personalised", {})))
     return content
 
 

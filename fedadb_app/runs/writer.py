@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import tomli_w
 from safetensors.torch import save
 
 from fedadb_app.client_state import Ancestor
@@ -24,7 +23,7 @@ from fedadb_app.local_training import Attachment
 from fedadb_app.runs.atomic import move, replace, sync
 from fedadb_app.runs.checkpoint import Checkpoint
 from fedadb_app.runs.live_view import EventFiles
-from fedadb_app.runs.origin import origin, versions
+from fedadb_app.runs.origin import effective_values, origin
 from fedadb_app.runs.partition_file import PARTITION, of_nodes, of_partition
 from fedadb_app.runs.reader import CONFIG
 from fedadb_app.runs.record import (
@@ -61,6 +60,8 @@ class RunFolder:
         What the run goes on from; the folder begins with that run's rounds.
     chosen : Mapping[str, Any]
         For the summary: the round that validation has chosen so far, and what is said of it.
+    personalised : Mapping[str, Any]
+        For the summary: what personalisation has changed, per head.
     ended_early : str
         Why a run that goes well has fewer rounds than it was asked for; empty where it has all.
     """
@@ -82,6 +83,7 @@ class RunFolder:
         self._accuracies, self._last_round = read_accuracies(path)
         self._ended = False
         self.chosen: Mapping[str, Any] = {}
+        self.personalised: Mapping[str, Any] = {}
         self.ended_early = ""
         # Of two threads one waits; a signal handler may come in between in the same thread.
         self._summary_lock = threading.RLock()
@@ -172,9 +174,8 @@ class RunFolder:
 
     def write_config(self, config: RunConfig, own: Mapping[str, Scalar]) -> None:
         """Write every effective value, the versions it ran with, the code and the machine."""
-        tables = config.model_dump(by_alias=True) | {config.strategy: dict(own)}
-        tables |= {"packages": versions(), "origin": origin(config.device)}
-        replace(self.path / CONFIG, tomli_w.dumps(tables).encode())
+        told = effective_values(config, own, origin(config.device))
+        replace(self.path / CONFIG, told.encode())
 
     def write_partition(
         self, partition: Partition, config: RunConfig, dataset: ImageDataset
@@ -237,6 +238,7 @@ class RunFolder:
                     "rounds": self._last_round,
                     **accuracy_summary(self._accuracies),
                     "selection": selection_summary(self.chosen),
+                    **({"personalised": self.personalised} if self.personalised else {}),
                     "seconds": round(self.seconds, 3),
                     **self._identifying,
                 },

@@ -275,3 +275,25 @@ def test_a_threshold_needs_two_classes_and_validation_images(
     code, said = command("predict", run, digits_test, "--sensitivity", "0.9")
     assert code == 1
     assert "no validation image is of class 1" in said
+
+
+def test_a_sites_own_model_is_opened_like_a_run(tmp_path):
+    """What a node has kept is all that is needed, and says what its own copy of the model says."""
+    finished_run(
+        tmp_path,
+        **{"dataset": "digits", "evaluate": "clients", "personalise-epochs": 1},
+        **{"client-state-dir": str(tmp_path / "states")},
+    )
+    kept = tmp_path / "states" / "7" / "client-1" / "personalised"
+    folder = taken_away(kept, tmp_path / "elsewhere")
+    images = np.random.default_rng(0).integers(0, 256, (3, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / "new.npz", images=images)
+    code, said = command("predict", folder, tmp_path / "new.npz", "--output", tmp_path / "p.csv")
+    assert code == 0, said
+    model = open_run(folder).whole_model("model.safetensors")
+    expected = model((torch.tensor(images[:, None]) / 255 - 0.5) / 0.5).softmax(1)
+    found = [[float(r[f"p:{c}"]) for c in range(10)] for r in read_csv(tmp_path / "p.csv")]
+    np.testing.assert_allclose(found, expected.detach(), atol=1e-6)
+    code, said = command("export", folder, "--format", "safetensors")
+    assert code == 0, said
+    assert "no model card: the folder has no record of a run" in said

@@ -188,6 +188,7 @@ NEEDED = {
     "select-by": {"validation": "0.1"},
     "patience": {"validation": "0.1", "select-by": "val-accuracy"},
     "must-reach": {"validation": "0.1", "select-by": "val-accuracy"},
+    "personalise-epochs": {"evaluate": "clients"},
 }
 
 
