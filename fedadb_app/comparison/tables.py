@@ -111,6 +111,8 @@ def _accuracy_table(by_method: Mapping[str, Sequence[Reading]]) -> tuple[str, Ta
         "Accuracy in %, mean ± sample standard deviation over seeds. Forgetting: mean drop of "
         "per-class accuracy from its running best, in points."
     )
+    chosen = any(r.chosen for rs in by_method.values() for r in rs)
+    means = [*(["reported_accuracy"] if chosen else []), "final", "last50", "forgetting"]
     rows = []
     for name, rs in by_method.items():
         best5 = mean_and_std([r.best5 for r in rs])
@@ -119,11 +121,12 @@ def _accuracy_table(by_method: Mapping[str, Sequence[Reading]]) -> tuple[str, Ta
         costs = ("seconds_per_round", "megabytes_per_round")
         rows.append(
             [method_title(name), str(len(rs)), best5]
-            + [mean_and_std([getattr(r, n) for r in rs]) for n in ("final", "last50", "forgetting")]
+            + [mean_and_std([getattr(r, n) for r in rs]) for n in means]
             + [f"{statistics.mean(getattr(r, n) for r in rs):.2f}" for n in costs]
         )
-    header = ["method", "seeds", "best five rounds", "final", "last 50", "forgetting"]
-    return note, Table([*header, "s/round", "MB/round"], rows)
+    header = ["method", "seeds", "best five rounds", *(["chosen round"] if chosen else [])]
+    header += ["final", "last 50", "forgetting", "s/round", "MB/round"]
+    return note, Table(header, rows)
 
 
 def _rounds_table(by_method: Mapping[str, Sequence[Reading]]) -> tuple[str, Table]:

@@ -74,12 +74,21 @@ def run_page(folder: Path) -> Page:
                 )
                 if summary.get(key) is not None
             ),
+            *_chosen(run),
             ("rounds", f"{summary['rounds']} of {run.num_rounds}"),
             ("seconds", str(summary["seconds"])),
             ("failures of clients", str(run.rounds.total("failures"))),
         ],
         sections=sections,
     )
+
+
+def _chosen(run: RunFiles) -> list[tuple[str, str]]:
+    """Return the tile of the round that validation chose, if it chose one."""
+    if not run.chosen_round:
+        return []
+    test = run.summary["selection"]["chosen"].get("test", {})
+    return [(f"round {run.chosen_round}, chosen by validation", f"{test.get('accuracy', '–')} %")]
 
 
 def _learning(run: RunFiles) -> Section:

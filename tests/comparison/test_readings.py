@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -138,6 +139,13 @@ def test_readings_and_tables(tmp_path):
     assert "| FedADB | 1 (1.0×) | 3 (1.0×) | – |" in text
     assert "| FedAvg | – | – | – |" in text
     assert "| FedADB | 2 | +46.66 |" in text or "| FedADB | 2 | +46.67 |" in text
+    assert "chosen round" not in text
+    chosen = [replace(r, chosen=True, reported_round=1) for r in readings]
+    write_markdown(chosen, "fedavg", tmp_path / "chosen.md", {})
+    text = (tmp_path / "chosen.md").read_text()
+    assert "| best five rounds | chosen round | final |" in text
+    first = [r.accuracies[0] for r in readings if r.cell.strategy == "fedavg"]
+    assert f"| FedAvg | 2 | 15.00 ± 2.36 | {mean_and_std(first)} |" in text
     source = (tmp_path / "comparison.tex").read_text()
     assert source.count(r"\begin{table}") == 3
     assert r"FedADB & 2 & \textbf{61.6" in source

@@ -29,6 +29,12 @@ def test_the_summary_is_shown_as_it_stands(run, tmp_path):
     assert shown["failures of clients"] == "1"
 
 
+def test_the_round_that_validation_chose_is_shown(run, tmp_path):
+    chosen = {"by": "val-auc", "round": 2, "value": 0.9, "test": {"accuracy": 33.33}}
+    set_status(run, "completed", selection={"chosen": chosen})
+    assert page_of(run, tmp_path).values["round 2, chosen by validation"] == "33.33 %"
+
+
 def test_totals_are_the_columns_sums(run, tmp_path):
     text = page_of(run, tmp_path).text
     assert "12 usable answers of clients over 4 rounds, 1 failures" in text
