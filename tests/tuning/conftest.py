@@ -10,13 +10,14 @@ from typer.testing import CliRunner, Result
 
 from fedadb_app.cli import comparison_progress
 from fedadb_app.cli.main import main
+from fedadb_app.comparison import running
 from fedadb_app.flower_run import Simulation
 from fedadb_app.tuning.plan import Tuning, checked_tuning
 
 VALUES = {"validation": "0.1", "num-server-rounds": ROUNDS}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tuning() -> Tuning:
     """FedAvg and FedProx, ten trials each of eight rounds at most."""
     methods, simulation = ["fedavg", "fedprox"], Simulation(4)
@@ -32,6 +33,8 @@ def tune(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             return cells.watch(run, folder, type("Cell", (), {"name": name}), stop)
 
         monkeypatch.setattr(comparison_progress, "watch", watch)
+        for drawing in ("plot_curves", "plot_classes"):  # seconds, and not what is asked here
+            monkeypatch.setattr(running, drawing, lambda *_: None)
         return CliRunner().invoke(main, [command, "--app", str(REPOSITORY), *arguments])
 
     return call

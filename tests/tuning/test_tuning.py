@@ -1,6 +1,7 @@
 """`fedadb tune`: equal budgets, the same choice whatever interrupts it, and what it leaves."""
 
 import csv
+import shutil
 import tomllib
 from dataclasses import replace
 
@@ -25,12 +26,13 @@ def left(folder):
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
-@pytest.fixture
-def whole(monkeypatch, tmp_path, tuning):
-    """What an uninterrupted tuning leaves."""
-    with monkeypatch.context() as patch:
-        assert all(o.reading for o in run(Cells(patch), tmp_path / "whole", tuning))
-    return tmp_path / "whole"
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tuning):
+    """What an uninterrupted tuning leaves; not to be changed."""
+    folder = tmp_path_factory.mktemp("tuning") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        assert all(o.reading for o in run(Cells(patch), folder, tuning))
+    return folder
 
 
 def test_every_method_has_the_same_number_of_trials_and_never_ends_worse(whole):
@@ -141,10 +143,10 @@ def test_a_metric_that_was_never_known_is_a_failed_trial(monkeypatch, tmp_path, 
     assert all(o.failed and o.reason == "val-auc was never known" for o in outcomes)
 
 
-def test_a_damaged_file_of_a_trial_is_named(monkeypatch, tmp_path, tune, whole, tuning):
-    cells = Cells(monkeypatch)
-    (whole / "runs" / "fedavg-trial001" / "metrics.csv").write_text("round\n1\n")
-    bad = [o for o in run(cells, whole, tuning) if o.reading is None]
+def test_a_damaged_file_of_a_trial_is_named(monkeypatch, tmp_path, whole, tuning):
+    folder = shutil.copytree(whole, tmp_path / "damaged")
+    (folder / "runs" / "fedavg-trial001" / "metrics.csv").write_text("round\n1\n")
+    bad = [o for o in run(Cells(monkeypatch), folder, tuning) if o.reading is None]
     assert [o.cell.name for o in bad] == ["fedavg-trial001"]
     assert not bad[0].failed
     assert "metrics.csv cannot be read" in bad[0].reason
