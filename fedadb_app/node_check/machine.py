@@ -110,9 +110,10 @@ def check_data(settings: NodeSettings) -> str:
     channels, height, width = schema.image_shape
     counts = zip(schema.class_names, data.train.class_counts.tolist(), strict=True)
     per_class = ", ".join(f"{name} {count}" for name, count in counts)
+    kept = f"; for validation: {len(data.validation)}" if data.validation else ""
     return (
         f"{len(data.train)} training images of {height}x{width} pixels and {channels} channel(s); "
-        f"per class: {per_class}; held out: {len(data.held_out)}"
+        f"per class: {per_class}; held out: {len(data.held_out)}{kept}"
     )
 
 

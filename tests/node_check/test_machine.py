@@ -75,6 +75,13 @@ def test_device(settings):
     )
 
 
+def test_images_that_a_node_keeps_for_validation_are_counted(settings):
+    config = settings.config.model_copy(update={"evaluate": "clients", "validation": "0.25"})
+    said = machine.check_data(replace(settings, config=config))
+    assert said.startswith("300 training images")
+    assert said.endswith("3 75; held out: 80; for validation: 100")
+
+
 def test_data(settings):
     assert machine.check_data(settings) == (
         "400 training images of 28x28 pixels and 1 channel(s); "
