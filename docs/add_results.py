@@ -71,7 +71,7 @@ def commit(origin: dict[str, Any]) -> str:
     """Return the Git commit of the code that ran, as far as it can be told.
 
     A run in a simulation only knows its app-hash; if this checkout has the same, it is its commit.
-    A ``+`` says that files were changed since.
+    A ``+`` says that files of the checkout were changed.
     """
     told = str(origin.get("git", "unknown"))
     if told.startswith("unknown") and origin.get("app-hash") == app_hash(ROOT):
