@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from flower.apps import copy_app, rehearsed
-from flower.runs import Outcome
+from flower.runs import Outcome, in_one_process
 from flower.superlink import SuperLink
 
 from fedadb_app.certificates import issue
@@ -73,6 +73,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, app: Path) -> Iterator[Sup
 
 
 @pytest.fixture(scope="session")
-def bare_run(simulation: SuperLink) -> Outcome:
-    """All defaults but the number of rounds; the deployment runs the same."""
-    return simulation.run("num-server-rounds=2")
+def bare_twin(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """All defaults but the number of rounds, in this process; Flower's find the same."""
+    return in_one_process("num-server-rounds=2", 2, tmp_path_factory.mktemp("bare"))

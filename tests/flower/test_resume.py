@@ -1,6 +1,7 @@
 """Runs whose server processes are killed in mid-round, and the runs that go on from them."""
 
 import pytest
+from flower.runs import in_one_process
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(1800)]
 
@@ -13,10 +14,10 @@ HANGS_IN_ROUND_4 = {"1@4": "hang"}
 
 
 @pytest.fixture(scope="module")
-def whole(simulation, rehearsal_app, tmp_path_factory):
-    """The run that nothing interrupts."""
+def whole(tmp_path_factory):
+    """The run that nothing interrupts, in one process."""
     config = FEDDYN.format(states=tmp_path_factory.mktemp("states"))
-    return simulation.run(config, TWO_CLIENTS, rehearsal_app)
+    return in_one_process(config, 2, tmp_path_factory.mktemp("whole"))
 
 
 def assert_as_if_nothing_had_happened(resumed, whole, old) -> None:

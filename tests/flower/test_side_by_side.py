@@ -12,7 +12,7 @@ from helpers import read_csv
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(1500)]
 
 
-def test_two_runs_side_by_side_find_what_one_alone_finds(simulation, bare_run, tmp_path):
+def test_two_runs_side_by_side_find_what_one_alone_finds(simulation, bare_twin, tmp_path):
     folder = tmp_path / "comparison"
     what = ["--strategies", "fedavg,fedadb", "-c", "num-server-rounds=2 node-timeout=600"]
     done = subprocess.run(
@@ -37,7 +37,7 @@ def test_two_runs_side_by_side_find_what_one_alone_finds(simulation, bare_run, t
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rounds = read_csv(folder / "runs" / "fedadb-alpha0.1-seed0" / "rounds.csv")
-    assert [r["accuracy"] for r in rounds] == bare_run.column("accuracy")
+    assert [r["accuracy"] for r in rounds] == bare_twin.column("accuracy")
     assert len(read_csv(folder / "comparison.csv")) == 2
     # By the kernel's own files: another test's process may end, or be a zombie, while one looks.
     assert not [pid for pid in psutil.pids() if str(folder).encode() in command_line(pid)]

@@ -140,13 +140,14 @@ def deployed_run(deployment, supernodes, tmp_path_factory):
     return deployment.run("num-server-rounds=2", app=app)
 
 
-def test_supernodes_compute_what_the_simulation_computes(deployed_run, bare_run):
+def test_supernodes_compute_what_one_process_computes(deployed_run, bare_twin):
+    """And so what a simulation does (`test_simulation.py`)."""
     assert deployed_run.status == "finished:completed", deployed_run.details
     for column in ("round", "accuracy", "loss", "anchor_quality", "bytes_down", "bytes_up"):
-        assert deployed_run.column(column) == bare_run.column(column)
-    assert deployed_run.partition() == bare_run.partition()
+        assert deployed_run.column(column) == bare_twin.column(column)
+    assert deployed_run.partition() == bare_twin.partition()
     assert {path.name for path in deployed_run.folder.iterdir()} == {
-        path.name for path in bare_run.folder.iterdir()
+        path.name for path in bare_twin.folder.iterdir()
     }
 
 
