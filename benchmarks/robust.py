@@ -27,10 +27,10 @@ from fedadb_app.data.clients import PartitionClaim, client_data, whole_test_part
 from fedadb_app.data.registry import preparation_of
 from fedadb_app.data.sources import open_dataset
 from fedadb_app.evaluation import evaluate
+from fedadb_app.federation_keys import RobustRule
 from fedadb_app.local_training import LocalTask
 from fedadb_app.models.classifier import ModelSpec, StateDict, build_classifier
 from fedadb_app.robust import robust_mean
-from fedadb_app.run_keys import RobustRule
 from strategies.registry import METHODS
 from strategies.server import RoundInputs, Workbench
 

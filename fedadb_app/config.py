@@ -13,24 +13,101 @@ from fedadb_app.data.intake.names import same_form
 from fedadb_app.data.intake.options import IntakeOptions
 from fedadb_app.data.registry import DATASETS
 from fedadb_app.errors import ConfigError
+from fedadb_app.federation_keys import FederationKeys, PrivacyKeys
 from fedadb_app.registry import Registry, nearest
-from fedadb_app.run_keys import (
-    DataKeys,
-    FederationKeys,
-    IdentityKeys,
-    OutputKeys,
-    PrivacyKeys,
-    TrainingKeys,
-)
+from fedadb_app.run_keys import DataKeys, IdentityKeys, OutputKeys, TrainingKeys
 from fedadb_app.settings import Scalar, Settings, kebab, validate
 
 __all__ = ["RunConfig", "Scalar", "Settings", "parse_run_config"]
 
 
-class RunConfig(
+class Keys(
     PrivacyKeys, FederationKeys, OutputKeys, TrainingKeys, DataKeys, IdentityKeys
 ):  # the last one's keys come first
-    """The keys every method shares (docs/run.md lists them)."""
+    """All keys, and what follows from them."""
+
+    @property
+    def short_name(self) -> str:
+        """Strategy, data set and seed, in letters that a run's folder may be named by."""
+        dataset = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(self.dataset).stem)[:40]
+        return f"{self.strategy}-{dataset}-seed{self.seed}"
+
+    @property
+    def only_nodes(self) -> bool:
+        """Whether nobody but the nodes has data."""
+        entry = DATASETS.find(self.dataset)
+        return entry.locate is None and entry.take_in is None
+
+    @property
+    def own_data(self) -> bool:
+        """Whether each node holds its own images, and no part of ``dataset``."""
+        return bool(self.classes)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What ``classes`` lists; empty where it says nothing."""
+        separator = ";" if ";" in self.classes else ","
+        names = self.classes.split(separator) if self.classes else []
+        return tuple(same_form(name.strip()) for name in names)
+
+    @property
+    def image_size(self) -> tuple[int, int, int]:
+        """Channels, height and width of ``image-shape``."""
+        channels, height, width = map(int, self.image_shape.split("x"))
+        return channels, height, width
+
+    @property
+    def intake(self) -> IntakeOptions:
+        """What is decided about a user's own images; of the nodes' without the class names."""
+        return IntakeOptions(
+            image_shape=self.image_size if self.image_shape else None,
+            resize=self.resize,
+            intensity=self.intensity,
+            frames=self.frames,
+            transparency=self.transparency,
+            ignore=self.ignore,
+            patient_pattern=self.patient_pattern,
+        )
+
+    @property
+    def validates(self) -> bool:
+        """Whether the server keeps a part of the training images for validation."""
+        return self.validation != "merged" and not self.own_data
+
+    @property
+    def nodes_validate(self) -> bool:
+        """Whether each node keeps a part of its own images for validation."""
+        return self.validation != "merged" and self.own_data
+
+    @property
+    def rungs(self) -> dict[int, float]:
+        """Round -> what ``select-by`` must have reached by then, of ``must-reach``."""
+        pairs = (pair.split(":") for pair in self.must_reach.split(",") if pair)
+        return {int(number): float(value) for number, value in pairs}
+
+    @property
+    def server_evaluates(self) -> bool:
+        """Whether the server evaluates on its test set."""
+        return self.evaluate in {"server", "both"}
+
+    @property
+    def clients_evaluate(self) -> bool:
+        """Whether clients hold samples out and evaluate on them."""
+        return self.evaluate in {"clients", "both"}
+
+    def learning_rate_at(self, server_round: int) -> float:
+        """Return eta_t = eta_0 * decay^(t-1), constant within round t (1-based).
+
+        In the first W rounds, of ``warmup-rounds``, it is t / (W + 1) of that.
+        """
+        rate = self.learning_rate * self.learning_rate_decay ** (server_round - 1)
+        if server_round <= self.warmup_rounds:
+            rate *= server_round / (self.warmup_rounds + 1)
+        return rate
+
+
+class RunConfig(Keys):
+    """The keys every method shares (docs/run.md lists them), and what excludes what."""
 
     @model_validator(mode="after")
     def _absolute_folders(self) -> Self:
@@ -170,85 +247,6 @@ class RunConfig(
                 f'protects is a mean of clipped updates; use privacy="local" or "none"'
             )
         return self
-
-    @property
-    def short_name(self) -> str:
-        """Strategy, data set and seed, in letters that a run's folder may be named by."""
-        dataset = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(self.dataset).stem)[:40]
-        return f"{self.strategy}-{dataset}-seed{self.seed}"
-
-    @property
-    def only_nodes(self) -> bool:
-        """Whether nobody but the nodes has data."""
-        entry = DATASETS.find(self.dataset)
-        return entry.locate is None and entry.take_in is None
-
-    @property
-    def own_data(self) -> bool:
-        """Whether each node holds its own images, and no part of ``dataset``."""
-        return bool(self.classes)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """What ``classes`` lists; empty where it says nothing."""
-        separator = ";" if ";" in self.classes else ","
-        names = self.classes.split(separator) if self.classes else []
-        return tuple(same_form(name.strip()) for name in names)
-
-    @property
-    def image_size(self) -> tuple[int, int, int]:
-        """Channels, height and width of ``image-shape``."""
-        channels, height, width = map(int, self.image_shape.split("x"))
-        return channels, height, width
-
-    @property
-    def intake(self) -> IntakeOptions:
-        """What is decided about a user's own images; of the nodes' without the class names."""
-        return IntakeOptions(
-            image_shape=self.image_size if self.image_shape else None,
-            resize=self.resize,
-            intensity=self.intensity,
-            frames=self.frames,
-            transparency=self.transparency,
-            ignore=self.ignore,
-            patient_pattern=self.patient_pattern,
-        )
-
-    @property
-    def validates(self) -> bool:
-        """Whether the server keeps a part of the training images for validation."""
-        return self.validation != "merged" and not self.own_data
-
-    @property
-    def nodes_validate(self) -> bool:
-        """Whether each node keeps a part of its own images for validation."""
-        return self.validation != "merged" and self.own_data
-
-    @property
-    def rungs(self) -> dict[int, float]:
-        """Round -> what ``select-by`` must have reached by then, of ``must-reach``."""
-        pairs = (pair.split(":") for pair in self.must_reach.split(",") if pair)
-        return {int(number): float(value) for number, value in pairs}
-
-    @property
-    def server_evaluates(self) -> bool:
-        """Whether the server evaluates on its test set."""
-        return self.evaluate in {"server", "both"}
-
-    @property
-    def clients_evaluate(self) -> bool:
-        """Whether clients hold samples out and evaluate on them."""
-        return self.evaluate in {"clients", "both"}
-
-    def learning_rate_at(self, server_round: int) -> float:
-        """Return eta_t = eta_0 * decay^(t-1), constant within round t (1-based).
-
-        In the first W rounds, of ``warmup-rounds``, it is t / (W + 1) of that.
-        """
-        rate = self.learning_rate * self.learning_rate_decay ** (server_round - 1)
-        if server_round <= self.warmup_rounds:
-            rate *= server_round / (self.warmup_rounds + 1)
-        return rate
 
 
 def parse_run_config(

@@ -26,8 +26,8 @@ from statistics import median
 import torch
 
 from fedadb_app.aggregation import difference, squared_norm, weighted_mean
+from fedadb_app.federation_keys import RobustRule
 from fedadb_app.models.classifier import StateDict
-from fedadb_app.run_keys import RobustRule
 
 
 def robust_mean(

@@ -37,7 +37,7 @@ from strategies.roster import Roster
 from strategies.round import Round
 from strategies.server import RoundInputs
 from strategies.server_run import ServerRun
-from strategies.training import mean_metrics, protected, usable_updates
+from strategies.training import mean_metrics, protected, trained
 
 logger = logging.getLogger("flwr.fedadb")
 
@@ -165,22 +165,13 @@ class FederatedStrategy(Strategy):
         record = self.round.record
         record.seconds_train = self.round.lap() - record.seconds_anchors
         try:
-            means = self._update(self._trained(replies))
+            means = self._update(trained(self.run, self.clients, self.round, replies))
         except TrainingError:  # the last good model stays, for the run's folder
             self._close_round()
             raise
         arrays = to_arrays(self.global_model)
         record.seconds_aggregate = self.round.lap()
         return arrays, MetricRecord({name: float(mean) for name, mean in means.items()})
-
-    def _trained(self, replies: Iterable[Message]) -> Sequence[ClientUpdate]:
-        run, clients, this = self.run, self.clients, self.round
-        if run.method.train_in_one_place is None:
-            return usable_updates(run, clients, this, replies)
-        images = sum(clients.counts[client].train for client in this.participants.values())
-        update = run.method.train_in_one_place(run, this.inputs.num_clients, this, images)
-        this.record.seconds_train = this.lap()
-        return [update]
 
     def _update(self, updates: Sequence[ClientUpdate]) -> Mapping[str, float]:
         """Update the global model; return the clients' mean metrics."""
@@ -221,10 +212,7 @@ class FederatedStrategy(Strategy):
         return MetricRecord({**means}) if means else None
 
     def evaluate_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Evaluate on the whole test set where the configuration asks for it; close the round.
-
-        Raises `EarlyStop` where ``patience`` or ``must-reach`` ends the run.
-        """
+        """Evaluate on the test set where asked, close the round; `EarlyStop` ends a run early."""
         if server_round == 0:  # Flower also asks before the first round
             return None
         evaluate_on_server(self.run, self.round)

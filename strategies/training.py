@@ -48,6 +48,24 @@ def usable_updates(
     return [found.usable[client] for client in sorted(found.usable)]
 
 
+def trained(
+    run: ServerRun, clients: Clients, this: Round, replies: Iterable[Message]
+) -> Sequence[ClientUpdate]:
+    """Return the clients' usable updates, or the one of a method that trains in one place.
+
+    Raises
+    ------
+    TrainingError
+        If too few updates are usable.
+    """
+    if run.method.train_in_one_place is None:
+        return usable_updates(run, clients, this, replies)
+    images = sum(clients.counts[client].train for client in this.participants.values())
+    update = run.method.train_in_one_place(run, this.inputs.num_clients, this, images)
+    this.record.seconds_train = this.lap()
+    return [update]
+
+
 def protected(
     run: ServerRun, this: Round, updates: Sequence[ClientUpdate]
 ) -> Sequence[ClientUpdate]:

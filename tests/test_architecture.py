@@ -93,3 +93,16 @@ def test_everything_beside_the_code_is_named():
     first_cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     named = re.findall(r"`([^`]+?)/?`", "".join(first_cells))
     assert sorted(named) == sorted(found - set(ROOMS))
+
+
+def test_no_file_is_long_and_no_class_either():
+    """Lines: 300 of a file, 200 of a class of the two packages, each with its docstrings."""
+    for path in REPOSITORY.rglob("*.py"):
+        room = path.relative_to(REPOSITORY).parts[0]
+        if room in {".venv", "build"}:
+            continue
+        code = path.read_text(encoding="utf-8")
+        assert len(code.splitlines()) <= 300, path
+        for node in ast.walk(ast.parse(code)):
+            if room in ROOMS and isinstance(node, ast.ClassDef):
+                assert node.end_lineno - node.lineno < 200, (path, node.name)

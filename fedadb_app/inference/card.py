@@ -15,7 +15,7 @@ from fedadb_app.models.classifier import ModelSpec
 from fedadb_app.models.registry import find_model
 from fedadb_app.runs.atomic import replace
 from fedadb_app.runs.reader import RunFiles, read_files
-from strategies.registry import METHODS
+from strategies.registry import STRATEGIES
 
 CARD = "MODEL_CARD.md"
 
@@ -100,7 +100,7 @@ def _use(run: SavedRun) -> Iterator[str]:
 
 
 def _training(run: SavedRun, files: RunFiles) -> Iterator[str]:
-    config, method = run.config, METHODS[run.config.strategy]
+    config, method = run.config, STRATEGIES[run.config.strategy]
     rows: dict[str, object] = {
         "method": f"{method.title} (`{config.strategy}`): {method.paper}",
         "rounds": f"{files.summary['rounds']} of {config.num_server_rounds}; the run "

@@ -170,7 +170,7 @@ class RunFolder:
 
     def tables(self) -> dict[str, str]:
         """Return the text of each table so far."""
-        return {path.name: path.read_text() for path in self._tables}
+        return {path.name: path.read_text() for path in _tables_in(self.path)}
 
     def write_config(self, config: RunConfig, own: Mapping[str, Scalar]) -> None:
         """Write every effective value, the versions it ran with, the code and the machine."""
@@ -228,7 +228,7 @@ class RunFolder:
                 return
             self._ended = status != "running"
             if self._ended:
-                for path in self._tables:  # what the last summary counts must outlive it
+                for path in _tables_in(self.path):  # what the last summary counts must outlive it
                     sync(path)
             _write_json(
                 self.path / SUMMARY,
@@ -244,10 +244,6 @@ class RunFolder:
                 },
             )
 
-    @property
-    def _tables(self) -> list[Path]:
-        return [path for name in TABLES if (path := self.path / name).exists()]
-
 
 def folder_of(config: RunConfig, run_id: int) -> Path:
     """Return where a run's folder is made; without ``run-name`` no two runs share one."""
@@ -255,6 +251,10 @@ def folder_of(config: RunConfig, run_id: int) -> Path:
         f"{config.short_name}-{time.strftime('%Y%m%d-%H%M%S')}-{run_id % 10**6:06d}"
     )
     return Path(config.output_dir or "~/fedadb-runs").expanduser() / name
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    return [path for name in TABLES if (path := folder / name).exists()]
 
 
 def _make(path: Path, tables: Mapping[str, str]) -> None:

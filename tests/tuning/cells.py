@@ -13,11 +13,16 @@ from typing import Any
 
 import pytest
 import tomli_w
-from helpers import write_run
+from helpers import REPOSITORY, write_run
 
 from fedadb_app.comparison import running
+from fedadb_app.comparison.running import Outcome
+from fedadb_app.tuning.plan import Tuning
+from fedadb_app.tuning.running import run_tuning
 
 ROUNDS = 8
+SHARED = ["-c", 'validation="0.1" num-server-rounds=8', "--strategies", "fedavg,fedprox"]
+"""Options of a small tuning, and of a comparison of the same runs."""
 
 
 def peak(values: dict[str, Any]) -> float:
@@ -108,3 +113,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def run(cells: "Cells", folder: Path, tuning: Tuning, jobs: int = 1) -> list[Outcome]:
+    """Run a whole tuning."""
+    return list(run_tuning(folder, tuning, REPOSITORY, cells.watch, jobs))

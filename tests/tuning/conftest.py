@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from helpers import REPOSITORY
-from tuning.cells import ROUNDS, Cells
+from tuning.cells import ROUNDS, Cells, run
 from typer.testing import CliRunner, Result
 
 from fedadb_app.cli import comparison_progress
@@ -38,3 +38,12 @@ def tune(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
         return CliRunner().invoke(main, [command, "--app", str(REPOSITORY), *arguments])
 
     return call
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, tuning: Tuning) -> Path:
+    """What an uninterrupted tuning leaves; not to be changed."""
+    folder = tmp_path_factory.mktemp("tuning") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        assert all(o.reading for o in run(Cells(patch), folder, tuning))
+    return folder
