@@ -55,7 +55,11 @@ def federation_of_nodes(classes: int = 4, shape: str = "1x28x28") -> dict[str, A
 
 
 def serve(
-    values: Mapping[str, Any], clients: int = 2, run_id: int = 7, crash_in: int = 0
+    values: Mapping[str, Any],
+    clients: int = 2,
+    run_id: int = 7,
+    crash_in: int = 0,
+    nodes: dict[int, dict[str, Any]] | None = None,
 ) -> FakeGrid:
     """Run the whole app; a crash comes when the round's clients have trained and kept their state.
 
@@ -65,7 +69,8 @@ def serve(
     def crash(replies: list[Message]) -> Iterable[Message]:
         raise KeyboardInterrupt
 
-    grid = FakeGrid(values, simulated_nodes(clients), run_id=run_id)
+    nodes = simulated_nodes(clients) if nodes is None else nodes
+    grid = FakeGrid(values, nodes, run_id=run_id)
     grid.before_train = lambda t: t == crash_in and setattr(grid, "arrange", crash)
     with contextlib.suppress(KeyboardInterrupt):
         server_app.app(grid, server_context(values, run_id))

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import read_csv
+import torchvision
+from helpers import read_csv, serve
 from image_files import picture
 from inference.conftest import command, taken_away
 from safetensors import safe_open
@@ -73,10 +74,11 @@ def says_the_same(run, images, tmp_path, python, compared=180):
     assert told.returncode == 0, told.stderr
     assert command("predict", run, tmp_path / "images.npz", "--output", tmp_path / "p.csv")[0] == 0
     rows = read_csv(tmp_path / "p.csv")
-    expected = np.array([[float(row[f"p:{c}"]) for c in range(10)] for row in rows])
+    names = [key.removeprefix("p:") for key in rows[0] if key.startswith("p:")]
+    expected = np.array([[float(row[f"p:{name}"]) for name in names] for row in rows])
     found = np.load(tmp_path / "found.npy")
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert [str(c) for c in found.argmax(1)] == [row["class"] for row in rows]
+    assert [names[c] for c in found.argmax(1)] == [row["class"] for row in rows]
     return json.loads(told.stdout)
 
 
@@ -123,6 +125,46 @@ def test_other_nets(digits_run, digits_test, tmp_path, alone, model, strategy, c
     few = sorted((digits_test / "3").iterdir())[:9]
     (tmp_path / "few.txt").write_text("\n".join(map(str, few)))
     says_the_same(run, tmp_path / "few.txt", tmp_path, alone, compared=9)
+
+
+HOSPITALS = {
+    "a": {"benign": 5, "malignant": 3},
+    "b": {"normal": 4},
+    "c": {"benign": 3, "normal": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_three_hospitals_and_a_pretrained_resnet50(tmp_path, alone):
+    """From folders of images and torchvision's file to one ONNX file, two rounds in between.
+
+    The real apps, in one process: a ResNet-50 sent through a SuperLink of this machine costs
+    minutes and shows of it what `tests/flower/test_ten_nodes.py` shows.
+    """
+    torch.manual_seed(0)  # a file as torchvision publishes it, of a thousand classes
+    torch.save(torchvision.models.resnet50().state_dict(), tmp_path / "resnet50.pth")
+    for number, (hospital, classes) in enumerate(HOSPITALS.items()):
+        for name, count in classes.items():
+            for i in range(count):
+                value = 20 + 60 * ("benign", "malignant", "normal").index(name) + 5 * i + number
+                picture(tmp_path / hospital / name / f"patient-{i}.png", value, size=(32, 32))
+    values = {
+        **{"strategy": "fedavg", "model": "torchvision:resnet50", "device": "cpu"},
+        **{"weights": str(tmp_path / "resnet50.pth"), "image-shape": "3x32x32", "dataset": "nodes"},
+        **{"classes": "benign,malignant,normal", "evaluate": "clients", "min-nodes": 3},
+        **{"num-server-rounds": 2, "local-epochs": 1, "batch-size": 4, "learning-rate": 0.001},
+        **{"output-dir": str(tmp_path / "runs"), "run-name": "run"},
+    }
+    nodes = {100 + k: {"data-path": str(tmp_path / h)} for k, h in enumerate(HOSPITALS)}
+    serve(values, nodes=nodes)
+    run = tmp_path / "runs" / "run"
+    rows = read_csv(run / "rounds.csv")
+    assert [(row["clients"], row["failures"]) for row in rows] == [("3", "0")] * 2
+    assert len(json.loads((run / "summary.json").read_text())["weights"]) == 64
+    facts = says_the_same(run, tmp_path / "a" / "benign", tmp_path, alone, compared=5)
+    assert json.loads(facts["class_names"]) == ["benign", "malignant", "normal"]
+    assert facts["architecture"] == "torchvision:resnet50"
 
 
 def test_safetensors_with_one_head_and_particulars(digits_run, tmp_path):
