@@ -45,10 +45,8 @@ def sent(built: Federation) -> set[Field]:
     return found
 
 
-@pytest.mark.parametrize(
-    "privacy",
-    ["none", *(pytest.param(name, marks=pytest.mark.slow) for name in ("central", "local"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("privacy", ["none", "central", "local"])
 def test_the_page_lists_what_is_sent(federation, tmp_path, privacy):
     found: set[Field] = set()
     kinds: set[str] = set()

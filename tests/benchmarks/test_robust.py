@@ -2,9 +2,12 @@
 
 import csv
 
+import pytest
+
 from benchmarks import robust
 
 
+@pytest.mark.slow
 def test_a_row_for_each_rule_and_attack(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(robust, "RULES", ("none", "median"))
     output = tmp_path / "robust.csv"

@@ -151,6 +151,7 @@ def test_a_browser_draws_every_picture_and_complains_of_nothing(browser, either,
             assert found["ground"] == ground
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_paper_everything_is_dark_on_white_and_within_the_margins(
