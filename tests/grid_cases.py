@@ -1,6 +1,6 @@
 """A round's replies over Flower's real SuperLink and grid, one of them hostile."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from flwr.app import Message
@@ -55,12 +55,19 @@ def by_sender(messages: Sequence[Message]) -> dict[int, Message]:
 
 def pulled(link: SuperLink, grid: GuardedGrid, asked: Asked, parcel: Parcel) -> str:
     """What becomes of a hostile reply beside an honest one, which must arrive as it was sent."""
-    link.send(parcel)
+    return pulled_all(link, grid, asked, {HOSTILE: parcel})[HOSTILE]
+
+
+def pulled_all(
+    link: SuperLink, grid: GuardedGrid, asked: Asked, parcels: Mapping[int, Parcel]
+) -> dict[int, str]:
+    """What becomes of hostile replies, by the position of their node, beside an honest one."""
+    for parcel in parcels.values():
+        link.send(parcel)
     link.send(Parcel.of(asked.replies[HONEST]))
     found = by_sender(list(grid.pull_messages(asked.ids)))
     honest = read_train_reply(found[link.nodes[HONEST]], 1, MODEL, 5)
     assert identical(honest.arrays, MODEL)
     assert found.keys() <= set(link.nodes)
-    if link.nodes[HOSTILE] not in found:
-        return "no reply"
-    return read(found[link.nodes[HOSTILE]])
+    nodes = {k: link.nodes[k] for k in parcels}
+    return {k: read(found[node]) if node in found else "no reply" for k, node in nodes.items()}

@@ -88,6 +88,7 @@ def test_what_lies_scattered_is_given_back_every_tenth_round(server_round, least
     assert least <= int(done.stdout) <= most
 
 
+@pytest.mark.slow
 def test_a_client_process_does_not_load_what_only_the_server_needs():
     """A SuperNode starts a new one for every message."""
     code = (

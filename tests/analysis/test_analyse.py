@@ -77,6 +77,7 @@ def of_round(number, *names):
 # --- what it writes -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_that_applies_to_the_last_model(run, quadrants):
     result = analyse(run)
     assert result.exit_code == 0, result.output

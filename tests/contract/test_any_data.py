@@ -30,7 +30,7 @@ def test_works_with_normalisation_layers(finished, name, norm):
 
 
 @pytest.mark.slow
-@every_method
+@telling_methods
 def test_works_with_the_network_of_the_paper(finished, name):
     f = finished(name, clients=1, model="resnet18", num_server_rounds=1, batch_size=64)
     assert_trained(f, rounds=1)

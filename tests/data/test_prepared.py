@@ -167,7 +167,7 @@ except DataError as error:
 """
 
 
-@pytest.mark.parametrize("kind", ["npz", "folder"])
+@pytest.mark.parametrize("kind", [pytest.param("npz", marks=pytest.mark.slow), "folder"])
 def test_a_full_disk_is_a_sentence(tmp_path, kind):
     # A disk of one megabyte, in a mount namespace of its own, where the system allows that.
     small = tmp_path / "cache"
