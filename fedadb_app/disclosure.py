@@ -7,6 +7,7 @@ node's held-out images, which are known to the server all together.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from fedadb_app.metrics import (
     expected_calibration_error,
     metrics_of,
 )
-from fedadb_app.refusals import UnusableReplyError, check_value
+from fedadb_app.refusals import UnusableReplyError, are_counts, check_value
 
 LEAST_CELL = 10
 """Images."""
@@ -75,10 +76,9 @@ def check_disclosed(
         If it is not a whole number per class, of more images than there are, or of more right ones
         than images.
     """
-    lists = [x for x in told if isinstance(x, list) and len(x) == num_classes]
-    if len(lists) < 2 or not all(type(n) is int and n >= WITHHELD for x in lists for n in x):
+    if len(told) < 2 or not are_counts(told, num_classes, WITHHELD):
         raise UnusableReplyError(f"its counts per class are not {num_classes} whole numbers")
-    images, right = lists
+    images, right = cast(Sequence[Sequence[int]], told)
     if sum(n for n in images if n > 0) > num_samples or any(
         r > n for n, r in zip(images, right, strict=True)
     ):

@@ -30,7 +30,13 @@ from fedadb_app.messages import (
     read_lineage,
 )
 from fedadb_app.models.classifier import StateDict
-from fedadb_app.refusals import UnusableReplyError, check_count, check_value, refuse_error
+from fedadb_app.refusals import (
+    UnusableReplyError,
+    are_counts,
+    check_count,
+    check_value,
+    refuse_error,
+)
 from fedadb_app.wire_arrays import to_state_dict
 
 _NUM_CORRECT, _LOSS, _VALIDATION = "num-correct", "loss", "val-"
@@ -147,12 +153,12 @@ def read_evaluate_reply(
 def _check_personal(
     told: Sequence[object], num_heads: int, total: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    lists = [x for x in told if isinstance(x, list) and len(x) == num_heads]
-    if len(lists) < 2 or not all(type(n) is int and 0 <= n <= total for x in lists for n in x):
+    if len(told) < 2 or not are_counts(told, num_heads, 0, total):
         raise UnusableReplyError(
             f"its counts of the personalised model are not {num_heads} whole numbers up to {total}"
         )
-    return lists[0], lists[1]
+    before, after = cast(Sequence[Sequence[int]], told)
+    return before, after
 
 
 def _read_told(metrics: Mapping[str, object], num_samples: int) -> ClientEvaluation:

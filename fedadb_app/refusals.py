@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from flwr.app import Error, Message
@@ -98,6 +98,16 @@ def check_value(name: str, value: object) -> float:
     if abs(value) > _LARGEST_METRIC:
         raise UnusableReplyError(f"{name}={value:g} is beyond {_LARGEST_METRIC:g}")
     return float(value)
+
+
+def are_counts(told: Sequence[object], length: int, least: int, most: float = math.inf) -> bool:
+    """Whether each of what a reply tells is a list of so many whole numbers within these limits."""
+    return all(
+        isinstance(numbers, list)
+        and len(numbers) == length
+        and all(type(number) is int and least <= number <= most for number in numbers)
+        for numbers in told
+    )
 
 
 def check_count(claimed: object, held: int) -> int:

@@ -83,19 +83,18 @@ def tune(
             _rungs(rungs),
         )
         folder = output.expanduser().absolute()
-        planned = [
-            tuning.trial(name, number) for number in range(trials) for name in tuning.strategies
-        ]
+        planned = replace(
+            tuning,
+            runs=tuple(tuning.trial(m, n) for n in range(trials) for m in tuning.strategies),
+        )
         if dry_run:
             check_settings(folder, tuning)
-            list_runs(folder, replace(tuning, runs=tuple(planned)), jobs)
+            list_runs(folder, planned, jobs)
             return
         needed_optuna()
         with open_folder(folder, tuning):
             outcomes = show_runs(
-                folder,
-                replace(tuning, runs=tuple(planned)),
-                lambda watch: run_tuning(folder, tuning, app, watch, jobs),
+                folder, planned, lambda watch: run_tuning(folder, tuning, app, watch, jobs)
             )
         _conclude(folder, tuning, outcomes)
 

@@ -137,9 +137,7 @@ def parse_trials(text: str) -> Table:
         If it lacks a column, or a value is no number.
     """
     table = read_table(text)
-    for column in TRIAL_COLUMNS:
-        if column not in table.header:
-            raise ValueError(f'column "{column}" is not there')
+    table.require(TRIAL_COLUMNS)
     table.numbers("value")
     table.numbers("rounds")
     return table

@@ -82,19 +82,17 @@ def spent(run: RunFiles, columns: Sequence[str]) -> np.ndarray[tuple[int], np.dt
 
 
 def _tests(text: str) -> Table:
-    table = read_table(text)
-    for column in ("mean_difference", "t_holm"):
-        if column not in table.header:
-            raise ValueError(f'column "{column}" is not there')
-        table.numbers(column)
-    return table
+    return _with_numbers(text, ("mean_difference", "t_holm"))
 
 
 def _ranks(text: str) -> Table:
+    return _with_numbers(text, ("mean_rank", "critical_difference", "friedman_p", "blocks"))
+
+
+def _with_numbers(text: str, columns: Sequence[str]) -> Table:
     table = read_table(text)
-    for column in ("mean_rank", "critical_difference", "friedman_p", "blocks"):
-        if column not in table.header:
-            raise ValueError(f'column "{column}" is not there')
+    table.require(columns)
+    for column in columns:
         table.numbers(column)
     return table
 

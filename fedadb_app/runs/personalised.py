@@ -110,9 +110,7 @@ def read_personalised(text: str) -> Table:
     ValueError, csv.Error
         If it has other columns, or a count or an accuracy cannot be.
     """
-    table = read_table(text)
-    if tuple(table.header) != HEADER:
-        raise ValueError(f"its columns are not {', '.join(HEADER)}")
+    table = read_table(text, HEADER)
     for site, head, *counts, before, after in table.rows:
         images, *correct = (int(count) for count in counts)
         if not all(0 <= count <= images for count in correct):

@@ -112,9 +112,7 @@ def read_sites(text: str) -> Table:
     ValueError, csv.Error
         If it has other columns, or a count, an accuracy or a metric is no number.
     """
-    table = read_table(text)
-    if tuple(table.header) != HEADER:
-        raise ValueError(f"its columns are not {', '.join(HEADER)}")
+    table = read_table(text, HEADER)
     for row in table.rows:
         known = all(math.isfinite(float(value or 0)) for value in row[5:])
         if not known or int(row[3]) < int(row[4] or 0):

@@ -57,6 +57,18 @@ class Table:
         """Return all columns but the first, ``(rows, columns - 1)``."""
         return np.array([[float(cell or "nan") for cell in row[1:]] for row in self.rows])
 
+    def require(self, columns: Iterable[str]) -> None:
+        """Check that it has these columns.
+
+        Raises
+        ------
+        ValueError
+            If it lacks one.
+        """
+        for column in columns:
+            if column not in self.header:
+                raise ValueError(f'column "{column}" is not there')
+
     def total(self, column: str) -> int:
         """Return the sum of a column of whole numbers."""
         return int(self.numbers(column).sum())
@@ -81,19 +93,28 @@ def append_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]
         append(path, csv_text(rows if path.exists() else [header, *rows]).encode())
 
 
-def read_table(text: str) -> Table:
+def read_table(text: str, columns: Sequence[str] = ()) -> Table:
     """Parse CSV, but for a line that has no end.
+
+    Parameters
+    ----------
+    text : str
+        What a file holds.
+    columns : Sequence[str]
+        Those that it must have, in this order; none = any.
 
     Raises
     ------
     ValueError, csv.Error
-        If it is none, or rows are of other lengths than the header.
+        If it is none, has other columns, or rows are of other lengths than the header.
     """
     whole = text[: text.rfind("\n") + 1]
     header, *rows = list(csv.reader(io.StringIO(whole, newline=""))) or [[]]
     for number, row in enumerate(rows, start=1):
         if len(row) != len(header):
             raise ValueError(f"row {number} has {len(row)} cells, the header {len(header)}")
+    if columns and header != list(columns):
+        raise ValueError(f"its columns are not {', '.join(columns)}")
     return Table(header, rows)
 
 
@@ -161,9 +182,7 @@ def read_metrics(text: str) -> Table:
     ValueError, csv.Error
         If it has other columns, a round is no whole number, or a value is no finite number.
     """
-    table = read_table(text)
-    if tuple(table.header) != METRICS_HEADER:
-        raise ValueError(f"its columns are not {', '.join(METRICS_HEADER)}")
+    table = read_table(text, METRICS_HEADER)
     for t, part, metric, _, value in table.rows:
         if int(t) < 1 or not math.isfinite(float(value or 0)):
             raise ValueError(f'round {t} has "{value}" as {metric} of {part}')
